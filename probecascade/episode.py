@@ -1,0 +1,238 @@
+"""The records that every room of the house shares: frozen, plain, without behaviour of their own.
+
+Words are those of `docs/design.md` section 2. Token counts never include the prompt unless they say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Outcome = Literal["success", "failure", "truncated", "aborted", "error"]
+ActionName = Literal["continue", "abort", "answer"]
+
+LABELLED: tuple[Outcome, ...] = ("success", "failure", "truncated")
+"""Outcomes that carry a label; `aborted` and `error` episodes have none and are left out of fits."""
+
+SIGNALS: tuple[str, ...] = (
+    "tokens_so_far",  # generated + observation ids up to and including the checkpoint's token
+    "round",
+    "turn_tokens",  # sampled ids of the current turn up to the checkpoint
+    "logprob_mean",  # of those ids, under the model's own distribution (temperature 1), nats
+    "logprob_min",
+    "entropy_mean",  # of the distributions they were drawn from, nats
+    "failed_actions",  # invalid actions and tool errors before the checkpoint
+    "repeated_actions",  # earlier actions of this part that repeat an action already tried in it, this turn's included
+    "not_found",  # observations so far that found nothing
+)
+"""Surface signals kept at every checkpoint, as float32 columns; 0 where nothing was generated yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One question of a task and the answers that count as right."""
+
+    question: str
+    answers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """A page of the wiki: its title and sentences."""
+
+    title: str
+    sentences: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return " ".join(s.strip() for s in self.sentences if s.strip())
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One goal for an agent. Episodes of one `group` never straddle a split."""
+
+    task_id: str
+    group: str
+    parts: tuple[Part, ...]
+    paragraphs: tuple[Paragraph, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What the agent asked for. `name` is lower case ("search", "finish"); empty when invalid."""
+
+    name: str
+    argument: str
+    valid: bool = True
+    problem: str = ""  # why it is invalid, in one sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What the environment answered.
+
+    `kind` is one of content, not_found, tool_error, invalid, next_part, finish. `doomed` is the
+    environment's own knowledge that the episode can no longer succeed (None: it cannot tell); it is
+    recorded and never shown to the agent.
+    """
+
+    text: str
+    kind: str
+    done: bool = False
+    reward: float = 0.0
+    doomed: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Foresight:
+    """What an action is about to bring, known before the tool is called.
+
+    `events` are extra checkpoints at the turn's last token (("part", 1) becomes `part:1`); `final`
+    says that the action ends the episode, so that its checkpoints are no gates by default.
+    """
+
+    events: tuple[tuple[str, int], ...] = ()
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a policy wants at a checkpoint.
+
+    `append` (text put after the latest observation) and `allow` (tool names of the next turn) steer a
+    `continue`; `answer` makes the agent finish now, with the finish prefix forced at token level.
+    """
+
+    action: ActionName = "continue"
+    gate: str = ""
+    score: float = float("nan")
+    threshold: float = float("nan")
+    reason: str = ""
+    append: str = ""
+    allow: tuple[str, ...] | None = None
+
+
+CONTINUE = Decision()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A side question, answered greedily on a scratch copy of the conversation that leaves no trace."""
+
+    prompt: str
+    max_new_tokens: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A token position at which hidden states are kept: the state when that token is the input.
+
+    `position` indexes `Episode.token_ids`. `tokens`, `generated`, `calls` and `seconds` are what had
+    been spent up to and including that token (tool call of the round not included), so what remains
+    strictly after it is the episode's total minus these.
+    """
+
+    kind: str  # prompt, thought, action, observation, or an event that the environment names (part)
+    index: int  # round, or the event's own number; 0 for prompt
+    round: int
+    position: int
+    tokens: int
+    generated: int
+    calls: int
+    seconds: float
+    final: bool  # on the turn that ends the episode
+    signals: tuple[float, ...]  # in the order of SIGNALS
+
+    @property
+    def name(self) -> str:
+        return self.kind if self.kind == "prompt" else f"{self.kind}:{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One round: Thought + Action + Observation, as it went. `text` is the turn exactly as sampled."""
+
+    round: int
+    part: int
+    text: str
+    thought: str
+    action: str
+    argument: str
+    observation: str
+    observation_kind: str
+    turn_tokens: int
+    observation_tokens: int
+    finish_reason: str  # action, observation_cut, end_token, turn_limit, forced
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One run of an agent on one task. `token_ids` are the exact ids that the model was fed, in order."""
+
+    episode_id: str
+    task_id: str
+    group: str
+    seed: int
+    outcome: Outcome
+    reward: float
+    reason: str  # why it ended: finished, round_limit, token_limit, aborted, answered, error: …
+    steps: tuple[Step, ...]
+    checkpoints: tuple[Checkpoint, ...]
+    token_ids: NDArray[np.int32]
+    prompt_tokens: int
+    generated: int
+    observed: int
+    calls: int
+    seconds: float
+    side_tokens: int = 0
+    doomed_round: int | None = None  # the round whose end doomed it; None where it never was, or unknown
+    doomed_tokens: int | None = None  # tokens spent by then
+    decision: Decision | None = None  # the decision that stopped it (or, in shadow, would have)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> int:
+        """Generated + observation ids, each counted once; prompt and side questions apart."""
+        return self.generated + self.observed
+
+    @property
+    def labelled(self) -> bool:
+        return self.outcome in LABELLED
+
+    @property
+    def failed(self) -> bool:
+        """True for failure and truncated. Ask only labelled episodes."""
+        return self.outcome in ("failure", "truncated")
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """An episode and its hidden states, (n_checkpoints, n_layers, d_model), float32, layers as asked."""
+
+    episode: Episode
+    hidden: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What the agent loop shows a watch at a checkpoint.
+
+    `hidden` maps a layer (non-negative, 0 = embedding output) to its state, (d_model,), already cast to
+    the dtype of the store. `transcript` holds the finished rounds; `thought` and `action` are the
+    current turn's (empty at `prompt`, at `thought` only the thought is known).
+    """
+
+    checkpoint: Checkpoint
+    hidden: Mapping[int, NDArray[np.float32]]
+    transcript: tuple[Step, ...]
+    thought: str
+    action: Action | None
+    observation: str
+    rounds_left: int
+    tokens_left: int
