@@ -1,0 +1,54 @@
+"""Exact binomial (Clopper-Pearson) bounds on a proportion, from integer counts only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import betaincinv
+
+from probecascade.errors import DataError
+
+FloatArray = NDArray[np.float64]
+
+
+def _counts(k: ArrayLike, n: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    hits: NDArray[Any] = np.asarray(k)
+    trials: NDArray[Any] = np.asarray(n)
+    for name, values in (("k", hits), ("n", trials)):
+        if values.dtype.kind not in "iu":
+            raise DataError(
+                f"{name} must hold whole counts, not {values.dtype}: pass the counts, never a rate times n."
+            )
+    if np.any(hits < 0) or np.any(hits > trials):
+        raise DataError("counts must satisfy 0 <= k <= n: check which count was passed first.")
+    return hits.astype(np.int64), trials.astype(np.int64)
+
+
+def _level(confidence: float) -> float:
+    if not 0.0 < confidence < 1.0:
+        raise DataError(f"confidence {confidence} is outside (0, 1): give a number such as 0.95.")
+    return 1.0 - confidence
+
+
+def lower_bound(k: ArrayLike, n: ArrayLike, *, confidence: float = 0.95) -> FloatArray:
+    """One-sided lower bound on p after `k` hits in `n` trials: the p with P(Bin(n, p) >= k) = 1 - confidence.
+
+    Integer arrays that broadcast; 0 where k == 0. Source: Clopper and Pearson 1934.
+    """
+    hits, trials = _counts(k, n)
+    bound = betaincinv(np.maximum(hits, 1), trials - hits + 1, _level(confidence))
+    return np.where(hits == 0, 0.0, bound)
+
+
+def upper_bound(k: ArrayLike, n: ArrayLike, *, confidence: float = 0.95) -> FloatArray:
+    """One-sided upper bound on p: the p with P(Bin(n, p) <= k) = 1 - confidence; 1 where k == n."""
+    hits, trials = _counts(k, n)
+    return 1.0 - lower_bound(trials - hits, trials, confidence=confidence)
+
+
+def clopper_pearson(k: int, n: int, *, confidence: float = 0.95) -> tuple[float, float]:
+    """Two-sided interval for p: each side misses with probability at most (1 - confidence) / 2."""
+    one_sided = 1.0 - _level(confidence) / 2.0
+    return float(lower_bound(k, n, confidence=one_sided)), float(upper_bound(k, n, confidence=one_sided))
