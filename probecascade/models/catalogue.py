@@ -181,6 +181,8 @@ def choose_device(device: str) -> torch.device:
 def _resolve_local(name: str) -> ModelSource | None:
     if name in EMBEDDED:
         return ModelSource(name=name, kind="embedded", path=_embedded_file(name, EMBEDDED[name]))
+    if not name:
+        return None
     path = Path(name).expanduser()
     if path.suffix.lower() == ".gguf":
         if not path.is_file():
