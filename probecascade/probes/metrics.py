@@ -1,0 +1,136 @@
+"""How well scores rank failed episodes above successful ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from probecascade.errors import DataError, UsageError
+from probecascade.probes.inputs import as_group_codes, as_labels, as_scores, both_classes
+
+_BLOCK = 1 << 20  # weights held at a time while resampling: 8 MiB
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with its interval; from `n` episodes of `groups` groups, `skipped` resamples left out."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    groups: int
+    skipped: int
+
+
+@dataclass(frozen=True)
+class PairAccuracy:
+    """Share of (failed, successful) pairs within groups that are ranked rightly; NaN without any pair."""
+
+    value: float
+    n_pairs: int
+
+
+def auroc(scores: ArrayLike, failed: ArrayLike) -> float:
+    """Share of (failed, successful) pairs in which the failed episode scores higher, ties counting half.
+
+    scores, failed: (n,). Exact: wins are counted in halves, as integers. Raises DataError with one
+    class, where there is no pair, rather than returning a number that could be averaged unnoticed.
+    """
+    values = as_scores(scores)
+    labels = as_labels(failed, len(values))
+    n_failed, n_success = both_classes(labels)
+    successes = np.sort(values[~labels])
+    twice_wins = sum(
+        int(np.searchsorted(successes, values[labels], side).sum()) for side in ("left", "right")
+    )
+    return twice_wins / (2 * n_failed * n_success)
+
+
+def auroc_interval(
+    scores: ArrayLike,
+    failed: ArrayLike,
+    groups: Sequence[Any] | NDArray[Any],
+    *,
+    confidence: float = 0.95,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Interval:
+    """AUROC with a percentile bootstrap interval over groups, for fixed scores.
+
+    scores, failed, groups: (n,). Whole groups are drawn with replacement, so episodes of one group may
+    depend on each other. Resamples with one class are skipped and counted. With few groups (below some
+    twenty of each class) the interval is too narrow, and it says nothing of how the probe varies when
+    refitted. Raises DataError as `auroc` does, UsageError on a confidence outside (0, 1) or no resamples.
+    """
+    if not 0 < confidence < 1 or resamples < 1:
+        raise UsageError(
+            f"A confidence of {confidence} and {resamples} resamples were given; "
+            "give a confidence between 0 and 1 and at least one resample."
+        )
+    values = as_scores(scores)
+    labels = as_labels(failed, len(values))
+    value = auroc(values, labels)
+    codes = as_group_codes(groups, len(values))
+    drawn = _resampled(values, labels, codes, resamples, np.random.default_rng(seed))
+    usable = drawn[~np.isnan(drawn)]
+    if not usable.size:
+        raise DataError(f"All {resamples} resamples of the groups held one class; collect more groups.")
+    low, high = np.quantile(usable, [(1 - confidence) / 2, (1 + confidence) / 2])
+    n_groups = int(codes.max()) + 1
+    return Interval(value, float(low), float(high), len(values), n_groups, resamples - len(usable))
+
+
+def _resampled(
+    scores: NDArray[np.float64],
+    failed: NDArray[np.bool_],
+    codes: NDArray[np.intp],
+    resamples: int,
+    rng: np.random.Generator,
+) -> NDArray[np.float64]:
+    """AUROC of each resample, (resamples,), NaN where a class is missing.
+
+    A resample is a whole-number weight per group. The scores are sorted once; in each resample a failed
+    episode beats the weight of successes below its score and half of that at it.
+    """
+    order = np.argsort(scores, kind="stable")
+    ordered = scores[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    owner = codes[order]
+    is_failed = failed[order]
+    n_groups = int(codes.max()) + 1
+    height = max(1, _BLOCK // max(n_groups, len(scores)))
+    result = np.empty(resamples)
+    for start in range(0, resamples, height):
+        count = min(height, resamples - start)
+        picks = rng.integers(n_groups, size=(count, n_groups)) + n_groups * np.arange(count)[:, None]
+        weights = np.bincount(picks.ravel(), minlength=count * n_groups).reshape(count, n_groups)[:, owner]
+        of_failed = np.add.reduceat(np.where(is_failed, weights, 0), starts, axis=1)
+        of_success = np.add.reduceat(np.where(is_failed, 0, weights), starts, axis=1)
+        twice_wins = (of_failed * (2 * np.cumsum(of_success, axis=1) - of_success)).sum(axis=1)
+        pairs = of_failed.sum(axis=1) * of_success.sum(axis=1)
+        result[start : start + count] = np.where(pairs > 0, twice_wins / np.maximum(2 * pairs, 1), np.nan)
+    return result
+
+
+def pair_accuracy(scores: ArrayLike, failed: ArrayLike, groups: Sequence[Any] | NDArray[Any]) -> PairAccuracy:
+    """AUROC over pairs of the same group only, ties counting half: what is left when the task is fixed.
+
+    scores, failed, groups: (n,). Groups with one class hold no pair. Raises DataError on bad input.
+    """
+    values = as_scores(scores)
+    labels = as_labels(failed, len(values))
+    codes = as_group_codes(groups, len(values))
+    order = np.argsort(codes, kind="stable")
+    wins, n_pairs = 0.0, 0
+    for members in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
+        n_failed = int(labels[members].sum())
+        pairs = n_failed * (len(members) - n_failed)
+        if pairs:
+            wins += auroc(values[members], labels[members]) * pairs
+            n_pairs += pairs
+    return PairAccuracy(wins / n_pairs if n_pairs else float("nan"), n_pairs)
