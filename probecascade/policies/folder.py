@@ -1,0 +1,100 @@
+"""The two files of a cascade folder, cascade.json and probes.safetensors: written whole, nothing pickled."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as save_arrays
+
+from probecascade.errors import CascadeError
+
+FORMAT = 1
+_TEXT, _ARRAYS = "cascade.json", "probes.safetensors"
+
+
+def write_folder(
+    path: Path, record: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], *, overwrite: bool
+) -> None:
+    """Write record and arrays under a temporary name beside `path`, then rename the folder into place.
+
+    CascadeError if `path` exists (with `overwrite`: if it is no cascade), or the record is not plain JSON.
+    """
+    if path.exists():
+        if not overwrite:
+            raise CascadeError(
+                f"{str(path)!r} exists already: choose another folder, or ask to overwrite it."
+            )
+        if not (path / _TEXT).is_file():
+            raise CascadeError(f"{str(path)!r} is no cascade and is not overwritten: choose another folder.")
+    try:
+        text = json.dumps({"format": FORMAT, **record}, indent=2, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise CascadeError(
+            f"the cascade's record is not plain JSON ({error}): keep only text and finite numbers in it."
+        ) from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        _write(draft / _TEXT, text.encode() + b"\n")
+        _write(draft / _ARRAYS, save_arrays({name: np.ascontiguousarray(a) for name, a in arrays.items()}))
+        draft.chmod(path.parent.stat().st_mode & 0o777)
+        _put_in_place(draft, path)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def read_folder(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Record and arrays of this folder. CascadeError names the file that is absent, damaged or too new."""
+    if not (path / _TEXT).is_file():
+        raise CascadeError(
+            f"there is no cascade at {str(path)!r}: give a folder that `probecascade fit -o` made."
+        )
+    try:
+        record = json.loads((path / _TEXT).read_text(encoding="utf-8"))
+        version = int(record["format"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise damaged(path / _TEXT, error) from error
+    if version > FORMAT:
+        raise CascadeError(f"{str(path)!r} has format {version}, newer than {FORMAT}: update probecascade.")
+    try:
+        return record, load_arrays((path / _ARRAYS).read_bytes())
+    except (OSError, SafetensorError) as error:
+        raise damaged(path / _ARRAYS, error) from error
+
+
+def damaged(path: Path, error: Exception) -> CascadeError:
+    """The error that says this file cannot be read, and why."""
+    return CascadeError(
+        f"{str(path)!r} is damaged or absent ({type(error).__name__}: {error}): fit the cascade again."
+    )
+
+
+def _put_in_place(draft: Path, path: Path) -> None:
+    if not path.exists():
+        draft.rename(path)
+        return
+    old = draft.with_name(f"{draft.name}-old")
+    path.rename(old)
+    try:
+        draft.rename(path)
+    except OSError:
+        old.rename(path)
+        raise
+    shutil.rmtree(old)
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

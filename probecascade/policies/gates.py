@@ -1,0 +1,84 @@
+"""Which checkpoints become gates when the user does not name them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probecascade.errors import DataError, UsageError
+from probecascade.policies.scoring import GateTable, spending_after
+from probecascade.store import Run
+
+MIN_CLASS = 20
+"""Fit episodes of each class that a checkpoint needs to become a gate of a keep target by itself."""
+
+
+def gates_for_recalls(run: Run, gates: Sequence[str] | None, targets: int) -> tuple[str, ...]:
+    """The named gates; else the first of the run's recipe; else `action:1`, `action:2`, ..., one per target.
+
+    UsageError if a gate is not in the run.
+    """
+    if gates is None:
+        named = tuple(run.header.get("gates", ()))
+        rounds = tuple(f"action:{r}" for r in range(1, targets + 1))
+        gates = named[:targets] if len(named) >= targets else rounds
+    return _stored(run, gates)
+
+
+def gates_for_keep(
+    run: Run,
+    gates: Sequence[str] | None,
+    failed: NDArray[np.bool_],
+    fit: NDArray[np.bool_],
+    *,
+    gate_answers: bool,
+) -> tuple[str, ...]:
+    """The named gates; else all `action:r` and `part:p` that enough fit episodes of both classes reach.
+
+    failed, fit: (n_episodes,) bool. UsageError if a named gate is not in the run, DataError if none is left.
+    """
+    if gates is not None:
+        return _stored(run, gates)
+    names = [name for name in run.checkpoint_names if name.split(":")[0] in ("action", "part")]
+    reached = ~np.isnan(spending_after(run, names, gate_answers=gate_answers).scores[fit])
+    doomed = reached[failed[fit]].sum(axis=0)
+    successes = reached[~failed[fit]].sum(axis=0)
+    chosen = tuple(
+        name for name, d, s in zip(names, doomed, successes, strict=True) if min(d, s) >= MIN_CLASS
+    )
+    if not chosen:
+        raise DataError(
+            f"no action or part checkpoint is reached by {MIN_CLASS} failed and {MIN_CLASS} successful fit "
+            f"episodes (most: {doomed.max(initial=0)}, {successes.max(initial=0)}): extract more episodes, "
+            "or name the gates."
+        )
+    return chosen
+
+
+def order_warnings(names: Sequence[str], table: GateTable) -> list[str]:
+    """A sentence for each pair of neighbouring gates that some episodes reach in the other order."""
+    found = []
+    for g in range(1, len(names)):
+        swapped = int((table.tokens_after[:, g] > table.tokens_after[:, g - 1]).sum())
+        if swapped:
+            found.append(
+                f"{swapped} episodes reach {names[g]} before {names[g - 1]}: cumulative counts go by the "
+                "order in which the gates were given."
+            )
+    return found
+
+
+def _stored(run: Run, gates: Sequence[str]) -> tuple[str, ...]:
+    for place, name in enumerate(gates):
+        if name not in run.checkpoint_names:
+            raise UsageError(
+                f"the gate {name!r} is not in this run: choose among "
+                f"{', '.join(run.checkpoint_names) or 'none'}."
+            )
+        if name in gates[:place]:
+            raise UsageError(f"the gate {name!r} was given twice: name each gate once.")
+    if not gates:
+        raise UsageError("no gate was given: name at least one checkpoint.")
+    return tuple(gates)

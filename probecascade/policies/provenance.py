@@ -1,0 +1,64 @@
+"""Where a cascade comes from, and whether another run or model is the same kind of thing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from probecascade.errors import CascadeError
+
+IDENTITY: tuple[str, ...] = (
+    "model",
+    "revision",
+    "tokenizer",
+    "chat_template",
+    "template",
+    "weights",
+    "n_layers",
+    "d_model",
+    "layer_convention",
+    "final_norm",
+    "dtype",
+)
+"""Keys of a run header that decide what a state means; a cascade fits only where all of them agree."""
+
+
+def identity_of(header: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a run header that a cascade has to match."""
+    return {key: header[key] for key in IDENTITY if key in header}
+
+
+def check_header(fitted: Mapping[str, Any], header: Mapping[str, Any]) -> None:
+    """CascadeError naming the first key in which `header` differs from what a cascade was fitted on."""
+    given = dict(_leaves(header))
+    for key, value in _leaves(fitted):
+        if given.get(key) != value:
+            raise CascadeError(
+                f"the cascade was fitted with {key} {value!r}, but this is {given.get(key)!r}: "
+                "fit one for this model, or force it if the states are truly the same."
+            )
+
+
+def _leaves(header: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in header.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def group_hash(group: str) -> str:
+    """Sixteen hex digits that stand for a group, so that a cascade carries no task text."""
+    return hashlib.sha256(group.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def group_hashes(groups: Iterable[str]) -> list[str]:
+    """Sorted distinct hashes of these groups."""
+    return sorted({group_hash(group) for group in groups})
+
+
+def overlap(provenance: Mapping[str, Any], groups: Iterable[str]) -> tuple[str, ...]:
+    """Those of `groups` that the provenance lists as used, sorted."""
+    used = {name for names in provenance.get("groups", {}).values() for name in names}
+    return tuple(sorted(group for group in set(groups) if group_hash(group) in used))

@@ -1,0 +1,67 @@
+"""Every gate's score and what was left to spend after it, for all episodes of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probecascade.policies.cascade import Gate
+from probecascade.store import Run
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GateTable:
+    """(n_episodes, n_gates) each, rows in the order of the run's episodes.
+
+    `scores` and the `*_after` columns are NaN where the episode has no state at the gate, or the gate stands
+    on the turn that finishes it and answers are not gated. `*_after` is what the episode spent strictly
+    after the gate's token; the tool call of an `action` gate's own round counts as after it. `final` marks
+    gates on the finishing turn.
+    """
+
+    scores: FloatArray
+    tokens_after: FloatArray
+    calls_after: FloatArray
+    seconds_after: FloatArray
+    final: NDArray[np.bool_]
+
+
+def spending_after(run: Run, checkpoints: Sequence[str], *, gate_answers: bool) -> GateTable:
+    """The table without its scores: 0 where an episode reaches a gate, NaN elsewhere."""
+    shape = (len(run), len(checkpoints))
+    scores, tokens, calls, seconds = (np.full(shape, np.nan) for _ in range(4))
+    final = np.zeros(shape, dtype=np.bool_)
+    for g, name in enumerate(checkpoints):
+        if name not in run.checkpoint_names:  # nobody in this run came so far
+            continue
+        rows = run.rows(name)
+        use = gate_answers | ~rows.final
+        episode = rows.episode[use]
+        scores[episode, g] = 0.0
+        tokens[episode, g] = run.episodes.tokens[episode] - rows.tokens[use]
+        calls[episode, g] = run.episodes.calls[episode] - rows.calls[use]
+        seconds[episode, g] = run.episodes.seconds[episode] - rows.seconds[use]
+        final[episode, g] = rows.final[use]
+    return GateTable(scores, tokens, calls, seconds, final)
+
+
+def score_run(run: Run, gates: Sequence[Gate], *, gate_answers: bool = False) -> GateTable:
+    """Score all episodes of a run at these gates, by the scorer that the live cascade uses.
+
+    Reads one checkpoint and layer at a time. StoreError if a layer is not stored.
+    """
+    table = spending_after(run, [gate.checkpoint for gate in gates], gate_answers=gate_answers)
+    for g, gate in enumerate(gates):
+        if gate.checkpoint not in run.checkpoint_names:
+            continue
+        rows = run.rows(gate.checkpoint)
+        states = None if gate.layer is None else run.states(gate.checkpoint, gate.layer)
+        scores = gate.score(states, rows.signals)
+        use = gate_answers | ~rows.final
+        table.scores[rows.episode[use], g] = scores[use]
+    return table
