@@ -1,0 +1,70 @@
+"""The `probecascade` command: one module per verb, each of which imports what is heavy only when it runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+import typer.main
+
+from probecascade import __version__
+from probecascade.errors import ProbecascadeError
+
+INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+
+app = typer.Typer(
+    name="probecascade",
+    help=(
+        "Abort doomed agent episodes early, from a local model's hidden states.\n\n"
+        "Keep states with an extraction recipe, fit probes and thresholds on them, run the agent with the "
+        "cascade attached, and compare. Every verb explains itself: probecascade VERB --help."
+    ),
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"probecascade {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and stop.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; `argv` defaults to that of the process.
+
+    0 done, 1 nothing to do, 2 bad input, 130 interrupted, or what the verb returned as a number. Deliberate
+    errors are one sentence on stderr.
+    """
+    command = typer.main.get_command(app)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = command.main(args=arguments, prog_name="probecascade", standalone_mode=False)
+    except ProbecascadeError as error:
+        return _refuse(str(error), error.exit_code)
+    except typer.TyperException as error:
+        return _refuse(error.format_message(), 2)
+    except typer.Abort:
+        return _refuse("stopped before the end.", INTERRUPTED)
+    return code if isinstance(code, int) else 0
+
+
+def _refuse(sentence: str, code: int) -> int:
+    typer.echo(f"probecascade: {sentence}", err=True)
+    return code

@@ -1,0 +1,181 @@
+"""What a recipe may say: sections and keys of files in `extract/` and `calibrate/`, with their defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Literal
+
+from probecascade.cli.toml import Between, plain, read_toml
+
+__all__ = ["CalibrateRecipe", "ExtractRecipe", "plain", "read_calibrate", "read_extract"]
+
+CheckpointKind = Literal["prompt", "thought", "action", "observation", "part"]
+Share = Annotated[float, Between(0, 1)]
+Target = Annotated[Decimal, Between(0, 1, above=True)]
+Count = Annotated[int, Between(1)]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSection:
+    """`[model]`: see `probecascade.models.load`."""
+
+    name: str = "smollm2"
+    revision: str | None = None
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    device: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class TasksSection:
+    """`[tasks]`: what the agent is asked to do. A path is seen from the current folder.
+
+    `groups` takes the first so many groups (None: all), `repeats` is the number of episodes per task. The
+    keys from `seed` on shape the generated set `atlas` and are refused beside a file; None leaves the set's
+    default.
+    """
+
+    set: str = "atlas"
+    groups: Count | None = None
+    repeats: Count = 1
+    seed: int | None = None
+    parts: Count | None = None
+    question: str | None = None
+    distractors: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.set == "atlas":
+            return
+        for key in ("seed", "parts", "question", "distractors"):
+            if getattr(self, key) is not None:
+                raise ValueError(
+                    f"{key} shapes the generated set 'atlas' and was given for {self.set!r}: drop it"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentSection:
+    """`[environment]`: `flakiness` is the share of first searches that fail and work on a second try."""
+
+    flakiness: Share = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSection:
+    """`[agent]`: how the model is asked and how far it may go.
+
+    Token limits count generated tokens of a turn, and generated and observed tokens of an episode. `slots` is
+    the number of episodes that are live at once. `seed` is that of the sampling.
+    """
+
+    template: Literal["plain", "chat"] = "plain"
+    temperature: Annotated[float, Between(0)] = 0.0
+    top_p: Annotated[float, Between(0, 1, above=True)] = 1.0
+    max_rounds: Count = 20
+    max_turn_tokens: Count = 64
+    max_episode_tokens: Count = 1024
+    slots: Count = 16
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureSection:
+    """`[capture]`: which hidden states are kept, and where a cascade gates by default.
+
+    Layer 0 is the embedding output, layer k the output of block k, negatives count from the last block.
+    """
+
+    layers: tuple[int, ...] | Literal["all"] = "all"
+    checkpoints: tuple[CheckpointKind, ...] = ("prompt", "action", "observation", "part")
+    store_dtype: Literal["float16", "float32", "bfloat16"] = "float16"
+    gates: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for key in ("layers", "checkpoints", "gates"):
+            values = getattr(self, key)
+            if values != "all" and len(set(values)) < len(values):
+                raise ValueError(f"{key} names something twice")
+        for key in ("layers", "checkpoints"):
+            if not getattr(self, key):
+                raise ValueError(f"{key} is empty, so nothing would be kept")
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractRecipe:
+    """A file of `extract/`: which model does what, and what is kept of it."""
+
+    model: ModelSection = field(default_factory=ModelSection)
+    tasks: TasksSection = field(default_factory=TasksSection)
+    environment: EnvironmentSection = field(default_factory=EnvironmentSection)
+    agent: AgentSection = field(default_factory=AgentSection)
+    capture: CaptureSection = field(default_factory=CaptureSection)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetsSection:
+    """`[targets]`: what is promised, in numbers that are kept exactly as written.
+
+    Either `recall`, rising shares of doomed episodes caught up to each gate, or `keep`, the share of would-be
+    successes that no gate aborts.
+    """
+
+    recall: tuple[Target, ...] | None = None
+    keep: Target | None = None
+
+    def __post_init__(self) -> None:
+        if (self.recall is None) == (self.keep is None):
+            raise ValueError("exactly one of recall and keep must be given")
+        if self.recall is not None and (not self.recall or list(self.recall) != sorted(set(self.recall))):
+            raise ValueError(f"recall must rise, but is {', '.join(map(str, self.recall)) or 'empty'}")
+
+
+@dataclass(frozen=True, slots=True)
+class GatesSection:
+    """`[gates]`: checkpoints such as `part:1` or `action:2`; None leaves the choice to run and targets.
+
+    `answers` makes gates of turns that finish the episode too.
+    """
+
+    names: tuple[str, ...] | None = None
+    answers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSection:
+    """`[split]`: shares of groups, in per cent, for fitting probes, calibrating thresholds and testing."""
+
+    shares: tuple[Count, Count, Count] = (50, 25, 25)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if sum(self.shares) != 100:
+            raise ValueError(f"shares must add up to 100, but add up to {sum(self.shares)}")
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeSection:
+    """`[probe]`: layers to choose from (None: all of the run), strengths C to try (None: the usual ones)."""
+
+    layers: tuple[int, ...] | None = None
+    strengths: tuple[Annotated[float, Between(0, above=True)], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrateRecipe:
+    """A file of `calibrate/`: what a cascade must catch or keep, where, and on which split."""
+
+    targets: TargetsSection
+    gates: GatesSection = field(default_factory=GatesSection)
+    split: SplitSection = field(default_factory=SplitSection)
+    probe: ProbeSection = field(default_factory=ProbeSection)
+
+
+def read_extract(path: str | Path) -> ExtractRecipe:
+    """Read an extraction recipe. Raises RecipeError with path and line."""
+    return read_toml(path, ExtractRecipe)
+
+
+def read_calibrate(path: str | Path) -> CalibrateRecipe:
+    """Read a calibration recipe. Raises RecipeError with path and line."""
+    return read_toml(path, CalibrateRecipe)

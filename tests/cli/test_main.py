@@ -1,0 +1,100 @@
+"""The command itself: version, help, exit codes, one sentence per refusal, and a fast start."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import typer
+
+import probecascade
+from probecascade import cli
+from probecascade.errors import NothingToDoError, RecipeError
+
+
+@pytest.fixture
+def verb(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Registers a function as the verb `probe` of an app that is thrown away afterwards."""
+    app = typer.Typer(callback=cli._options, invoke_without_command=True, rich_markup_mode=None)
+
+    def register(function: Callable[[], object]) -> None:
+        app.command("probe")(function)
+
+    monkeypatch.setattr(cli, "app", app)
+    return register
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"probecascade {probecascade.__version__}\n"
+    assert cli.main([]) == 0
+    plain = capsys.readouterr().out
+    assert cli.main(["--help"]) == 0
+    assert capsys.readouterr().out == plain
+    assert "Usage: probecascade" in plain
+
+
+@pytest.mark.parametrize("arguments", [["--nope"], ["nonverb"]])
+def test_a_wrong_command_line_is_one_sentence(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("probecascade: No such")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(RecipeError("x.toml, line 3: no."), 2), (NothingToDoError("no episode."), 1)]
+)
+def test_a_deliberate_error_is_its_sentence_and_its_code(
+    verb: Callable[[Callable[[], object]], None],
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    code: int,
+) -> None:
+    def fail() -> None:
+        raise error
+
+    verb(fail)
+    assert cli.main(["probe"]) == code
+    assert capsys.readouterr() == ("", f"probecascade: {error}\n")
+
+
+@pytest.mark.parametrize(("result", "code"), [(None, 0), (0, 0), (3, 3)])
+def test_a_verb_chooses_its_code(
+    verb: Callable[[Callable[[], object]], None], result: int | None, code: int
+) -> None:
+    def finish() -> int | None:
+        return result
+
+    verb(finish)
+    assert cli.main(["probe"]) == code
+
+
+def test_ctrl_c_is_130(verb: Callable[[Callable[[], object]], None]) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    verb(interrupt)
+    assert cli.main(["probe"]) == 130
+
+
+def test_a_fault_of_ours_is_not_dressed_as_bad_input(verb: Callable[[Callable[[], object]], None]) -> None:
+    def fault() -> None:
+        raise RuntimeError("a bug")
+
+    verb(fault)
+    with pytest.raises(RuntimeError, match="a bug"):
+        cli.main(["probe"])
+
+
+def test_the_command_starts_without_torch() -> None:
+    code = (
+        "import sys; from probecascade.cli import main, recipes; main(['--version']); "
+        "sys.exit(bool({'torch', 'transformers', 'sklearn', 'h5py'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
