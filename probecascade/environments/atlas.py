@@ -1,0 +1,278 @@
+"""Atlas: an invented world, made to order, in which a small model can fail early, silently and at a price.
+
+A task is an errand of several parts, each a question about one person that takes one to three pages to
+answer. Nothing in it is real, no name occurs in two groups, and the pages hold wrong facts of the right kind
+beside the right ones (the town of birth beside the home town, a former country beside the present one).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+from probecascade.environments.examples import Example, ExamplePart, ExampleTurn
+from probecascade.environments.flaky import TOOL_ERROR, FlakyEnvironment
+from probecascade.environments.names import invented_name
+from probecascade.environments.wiki import WikiEnvironment
+from probecascade.episode import Action, Paragraph, Part, Task
+from probecascade.errors import UsageError
+from probecascade.interfaces import Environment
+
+QUESTIONS: dict[str, str] = {
+    "city": "In which city does the {trade} {person} live?",
+    "country": "In which country is the home city of the {trade} {person}?",
+    "mayor": "Who is the mayor of the home city of the {trade} {person}?",
+    "currency": "What is the currency of the country of the home city of the {trade} {person}?",
+}
+"""Question types and how they are asked: one page to read for `city`, two for `country` and `mayor`, three
+for `currency`."""
+
+DISTRACTORS = ("birthplace", "former", "neighbour", "mayor")
+"""Wrong facts that pages may hold: the city of birth (a page of its own, in another country), what a city
+or currency was before, the country across the border, and the mayors of cities."""
+
+TRADES = ("poet", "painter", "singer", "dancer", "doctor", "pilot", "chemist", "baker")
+
+T = TypeVar("T")
+
+_EXAMPLE_CHAINS = 4  # chains at the front of the book of names that only the worked examples use
+
+
+@dataclass(frozen=True, slots=True)
+class AtlasSettings:
+    """What makes one set of tasks. The same settings give the same tasks on every machine.
+
+    `groups` only says how many tasks `atlas_tasks` yields: group g is the same in a set of any size.
+    `flakiness` is the share of first searches that fail; it shapes the worked examples and the environment,
+    not the tasks. Raises UsageError for a value out of range.
+    """
+
+    seed: int = 0
+    groups: int = 1200
+    parts: int = 3
+    question: str = "country"
+    distractors: tuple[str, ...] = ("birthplace", "former")
+    syllables: tuple[int, ...] = (2, 3)
+    flakiness: float = 0.15
+
+    def __post_init__(self) -> None:
+        for name, value in (("groups", self.groups), ("parts", self.parts)):
+            if value < 1:
+                raise UsageError(f"{name} is {value}; an atlas needs at least 1")
+        if self.question not in QUESTIONS:
+            raise UsageError(f"unknown question type {self.question!r}; choose from {', '.join(QUESTIONS)}")
+        unknown = [kind for kind in self.distractors if kind not in DISTRACTORS]
+        if unknown:
+            raise UsageError(f"unknown distractor {unknown[0]!r}; choose from {', '.join(DISTRACTORS)}")
+        if self.syllables not in ((2,), (3,), (2, 3)):
+            raise UsageError(f"syllables is {self.syllables}; give (2,), (3,) or (2, 3)")
+        if not 0.0 <= self.flakiness <= 1.0:
+            raise UsageError(f"flakiness is {self.flakiness}; give a share from 0 to 1")
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """All the names that one part is made of."""
+
+    person: str
+    home: str
+    birthplace: str
+    country: str
+    birth_country: str
+    former_country: str
+    neighbour: str
+    mayor: str
+    birth_mayor: str
+    old_mayor: str
+    currency: str
+    birth_currency: str
+    former_currency: str
+    neighbour_currency: str
+    old_currency: str
+
+
+def atlas_tasks(settings: AtlasSettings) -> Iterator[Task]:
+    """The tasks of groups 0, 1, ... in order, made one at a time."""
+    for group in range(settings.groups):
+        yield atlas_task(settings, group)
+
+
+def atlas_task(settings: AtlasSettings, group: int) -> Task:
+    """The one task of a group, which may lie beyond `settings.groups` (for fresh tasks).
+
+    `attributes["path"]` lists, part by part, the titles of the pages that lead to the answer. Raises
+    UsageError for a negative group and where the names of the wanted length are used up.
+    """
+    if group < 0:
+        raise UsageError(f"group {group} does not exist; groups count from 0")
+    first = _EXAMPLE_CHAINS + group * settings.parts
+    name = f"atlas-s{settings.seed}-p{settings.parts}-{group:05d}"
+    task, _ = _errand(settings, name, range(first, first + settings.parts))
+    return task
+
+
+def atlas_environment(settings: AtlasSettings, seed: int = 0) -> Environment:
+    """A wiki as flaky as the settings say; `seed` is the episode's."""
+    if settings.flakiness == 0.0:
+        return WikiEnvironment()
+    return FlakyEnvironment(WikiEnvironment(), settings.flakiness, seed)
+
+
+def atlas_examples(settings: AtlasSettings) -> tuple[Example, ...]:
+    """Three worked examples of the set's question type, about people of no group.
+
+    The first goes on to a second part (if tasks have several), the second recovers from a misspelt name,
+    the third repeats a search that failed (if the tool is flaky). Observations are the environments' own.
+    """
+    chains = 2 if settings.parts > 1 else 1
+    return (
+        _worked(settings, range(chains), misspelt=False, failed=False),
+        _worked(settings, range(2, 3), misspelt=True, failed=False),
+        _worked(settings, range(3, 4), misspelt=False, failed=settings.flakiness > 0.0),
+    )
+
+
+def _errand(settings: AtlasSettings, name: str, numbers: range) -> tuple[Task, list[_Chain]]:
+    rng = random.Random(f"atlas:{settings.seed}:{name}")
+    chains = [_chain(settings, number, rng) for number in numbers]
+    parts = []
+    pages: list[Paragraph] = []
+    for chain in chains:
+        trade = _pick(rng, TRADES)
+        question = QUESTIONS[settings.question].format(trade=trade, person=chain.person)
+        parts.append(Part(question, (_route(settings, chain)[-1],)))
+        pages += _pages(settings, chain, trade, rng)
+    # in order of title, so that the place of a page says nothing about the answer
+    pages.sort(key=lambda page: page.title)
+    paths = [list(_route(settings, chain)[:-1]) for chain in chains]
+    attributes = {"set": "atlas", "question": settings.question, "path": paths}
+    return Task(f"{name}-{settings.question}", name, tuple(parts), tuple(pages), attributes), chains
+
+
+def _chain(settings: AtlasSettings, number: int, rng: random.Random) -> _Chain:
+    size = len(fields(_Chain))
+    names = [invented_name(number * size + k, settings.seed, settings.syllables) for k in range(size)]
+    # lengths take turns along the numbers: shuffled, so that no role always gets the longer name
+    return _Chain(*sorted(names, key=lambda _: rng.random()))
+
+
+def _pick(rng: random.Random, choices: Sequence[T]) -> T:
+    # Python promises the same random() for a seed in every version, but not the same choice()
+    return choices[int(rng.random() * len(choices))]
+
+
+def _route(settings: AtlasSettings, chain: _Chain) -> tuple[str, ...]:
+    """The titles of the pages to read, in order, and then the answer."""
+    return {
+        "city": (chain.person, chain.home),
+        "country": (chain.person, chain.home, chain.country),
+        "mayor": (chain.person, chain.home, chain.mayor),
+        "currency": (chain.person, chain.home, chain.country, chain.currency),
+    }[settings.question]
+
+
+def _pages(settings: AtlasSettings, chain: _Chain, trade: str, rng: random.Random) -> list[Paragraph]:
+    """The pages of one part: the person, the cities, and every country that they name."""
+    c, kinds = chain, settings.distractors
+    pages = [
+        _person_page(settings, c, trade, rng),
+        _city_page(settings, c, c.home, c.country, c.mayor, rng),
+        _country_page(settings, c.country, c.currency, c.old_currency, rng),
+    ]
+    if "birthplace" in kinds:
+        pages.append(_city_page(settings, c, c.birthplace, c.birth_country, c.birth_mayor, rng))
+        pages.append(_country_page(settings, c.birth_country, c.birth_currency, "", rng))
+    if "former" in kinds:
+        pages.append(_country_page(settings, c.former_country, c.former_currency, "", rng))
+    if "neighbour" in kinds:
+        pages.append(_country_page(settings, c.neighbour, c.neighbour_currency, "", rng))
+    return pages
+
+
+def _person_page(settings: AtlasSettings, chain: _Chain, trade: str, rng: random.Random) -> Paragraph:
+    person, home, birthplace = chain.person, chain.home, chain.birthplace
+    life = f"{person} lives in {home}."
+    if "birthplace" in settings.distractors:
+        born_first = f"{person} was born in {birthplace} and lives in {home}."
+        life = _pick(rng, (born_first, f"{person} lives in {home} but was born in {birthplace}."))
+    return Paragraph(person, (f"{person} is a {trade}.", life))
+
+
+def _city_page(
+    settings: AtlasSettings, chain: _Chain, city: str, country: str, mayor: str, rng: random.Random
+) -> Paragraph:
+    sentences = [f"{city} is a city in {country}."]
+    if "former" in settings.distractors:
+        past = f"{city} was once part of {chain.former_country}"
+        sentences = _pick(rng, ([sentences[0], f"{past}."], [f"{past} and is now a city in {country}."]))
+    if "neighbour" in settings.distractors:
+        sentences.append(f"{city} lies near the border with {chain.neighbour}.")
+    if settings.question == "mayor" or "mayor" in settings.distractors:
+        successor = "former" in settings.distractors and city == chain.home
+        follows = f", who followed {chain.old_mayor}" if successor else ""
+        sentences.append(f"The mayor of {city} is {mayor}{follows}.")
+    return Paragraph(city, tuple(sentences))
+
+
+def _country_page(
+    settings: AtlasSettings, country: str, currency: str, old_currency: str, rng: random.Random
+) -> Paragraph:
+    money = f"The currency of {country} is the {currency}."
+    if "former" in settings.distractors and old_currency:
+        past = f"{country} once paid with the {old_currency}"
+        past_first = f"{past}; the currency of {country} is now the {currency}."
+        money = _pick(rng, (money[:-1] + f", which replaced the {old_currency}.", past_first))
+    return Paragraph(country, (f"{country} is a country.", money))
+
+
+def _worked(settings: AtlasSettings, numbers: range, *, misspelt: bool, failed: bool) -> Example:
+    task, chains = _errand(settings, f"example {numbers.start}", numbers)
+    wiki = WikiEnvironment()
+    wiki.reset(task)
+    parts = []
+    for part, chain in zip(task.parts, chains, strict=True):
+        *titles, answer = _route(settings, chain)
+        thoughts = _thoughts(settings, chain)
+        turns = []
+        for title, thought in zip(titles, thoughts, strict=False):
+            if misspelt and title == chain.person:
+                slip = _misspelt(title)
+                turns.append(ExampleTurn(thought, *_searched(wiki, slip)))
+                thought = f"I misspelt the name. I need to search {title}."
+            if failed and title == titles[-1]:
+                turns.append(ExampleTurn(thought, Action("search", title), TOOL_ERROR))
+                thought = f"The search failed. I need to search {title} again."
+            turns.append(ExampleTurn(thought, *_searched(wiki, title)))
+        finish = Action("finish", answer)
+        wiki.step(finish)
+        parts.append(ExamplePart(part.question, (*turns, ExampleTurn(thoughts[-1], finish))))
+    return tuple(parts)
+
+
+def _searched(wiki: WikiEnvironment, title: str) -> tuple[Action, str]:
+    action = Action("search", title)
+    return action, wiki.step(action).text
+
+
+def _thoughts(settings: AtlasSettings, chain: _Chain) -> tuple[str, ...]:
+    """One thought before each step of the route: every search, and then the answer."""
+    c = chain
+    asks_mayor = settings.question == "mayor"
+    facts = [
+        f"{c.person} lives in {c.home}",
+        f"The mayor of {c.home} is {c.mayor}" if asks_mayor else f"{c.home} is in {c.country}",
+        f"The currency of {c.country} is the {c.currency}",
+    ]
+    *titles, answer = _route(settings, chain)
+    onward = [f"{fact}. I need to search {title}." for fact, title in zip(facts, titles[1:], strict=False)]
+    last = f"{facts[len(titles) - 1]}, so the answer is {answer}."
+    return (f"I need to search {c.person}.", *onward, last)
+
+
+def _misspelt(name: str) -> str:
+    """The name with its last vowel exchanged for the next one of the alphabet."""
+    vowels = "aeiou"
+    place = max(name.rfind(vowel) for vowel in vowels)
+    return name[:place] + vowels[(vowels.index(name[place]) + 1) % len(vowels)] + name[place + 1 :]
