@@ -1,4 +1,4 @@
-"""Rules on the transcript alone: what a probe has to beat. They decide at `action:r`, before the tool call."""
+"""Rules on the transcript alone, the rivals of a probe; they decide at `action:r`, before the tool call."""
 
 from __future__ import annotations
 

@@ -1,0 +1,30 @@
+"""What policies catch, keep and save: back-tests, twins, replays, and intervals that respect groups."""
+
+from probecascade.evaluation.backtest import (
+    Backtest,
+    GateOutcome,
+    Saving,
+    Spending,
+    backtest,
+    backtest_run,
+)
+from probecascade.evaluation.intervals import Resampling, mean_interval, ratio_interval, share_interval
+from probecascade.evaluation.replay import replay_policy
+from probecascade.evaluation.twins import PolicyOutcome, compare_twins, read_off
+
+__all__ = [
+    "Backtest",
+    "GateOutcome",
+    "PolicyOutcome",
+    "Resampling",
+    "Saving",
+    "Spending",
+    "backtest",
+    "backtest_run",
+    "compare_twins",
+    "mean_interval",
+    "ratio_interval",
+    "read_off",
+    "replay_policy",
+    "share_interval",
+]
