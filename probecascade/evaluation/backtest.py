@@ -31,7 +31,7 @@ class Spending:
 
 @dataclass(frozen=True, slots=True)
 class GateOutcome:
-    """One gate's counts: alive when it is reached, aborted by it, and cumulatively by it or an earlier one."""
+    """One gate's counts: alive when it is reached, aborted by it, and cumulative up to it."""
 
     alive_doomed: int
     alive_successes: int
@@ -187,8 +187,8 @@ def _chosen(cascade: Cascade, run: Run, split: str) -> BoolArray:
         seen = cascade.overlap(episodes.group[chosen].tolist())
         if seen:
             raise DataError(
-                f"{len(seen)} groups of these episodes (first: {seen[0]!r}) fitted the cascade, so its numbers "
-                "on them would flatter it: choose split 'test' of that run, or fresh groups."
+                f"{len(seen)} groups of these episodes (first: {seen[0]!r}) fitted the cascade, so its "
+                "numbers on them would flatter it: choose split 'test' of that run, or fresh groups."
             )
     return chosen
 

@@ -48,8 +48,8 @@ def ratio_interval(
 
     numerator, denominator, groups: (n_episodes,). Whole groups are drawn with replacement, so episodes of
     one group may depend on each other. Counted are the episodes with a denominator above 0; NaN throughout
-    where there is none. With few groups (below some twenty) the interval is too narrow. DataError on columns that do not fit
-    together.
+    where there is none. With few groups (below some twenty) the interval is too narrow.
+    DataError on columns that do not fit together.
     """
     top, bottom, names = _columns(numerator, denominator, groups)
     counted = bottom > 0
@@ -58,8 +58,9 @@ def ratio_interval(
         return Interval(np.nan, np.nan, np.nan, 0, 0, 0)
     codes = np.unique(names[counted], return_inverse=True)[1].ravel()
     n_groups = int(codes.max()) + 1
-    tops = np.bincount(codes, weights=top[counted], minlength=n_groups)
-    bottoms = np.bincount(codes, weights=bottom[counted], minlength=n_groups)
+    tops, bottoms = np.zeros(n_groups), np.zeros(n_groups)
+    np.add.at(tops, codes, top[counted])
+    np.add.at(bottoms, codes, bottom[counted])
     drawn = _resampled(tops, bottoms, resampling)
     tail = (1 - resampling.confidence) / 2
     low, high = np.quantile(drawn, [tail, 1 - tail])

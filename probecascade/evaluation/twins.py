@@ -79,7 +79,8 @@ def compare_twins(
         twin = by_key.get(_key(episode))
         if twin is None:
             raise DataError(
-                f"task {episode.task_id!r} with seed {episode.seed} has no twin: run it without aborts as well."
+                f"task {episode.task_id!r} with seed {episode.seed} has no twin: "
+                "run it without aborts as well."
             )
         if not twin.labelled or episode.outcome == "error":
             unlabelled += 1
@@ -183,10 +184,11 @@ def _key(episode: Episode) -> Key:
 def _unique(episodes: Sequence[Episode], what: str) -> dict[Key, Episode]:
     found: dict[Key, Episode] = {}
     for episode in episodes:
-        if found.setdefault(_key(episode), episode) is not episode:
+        if _key(episode) in found:
             raise DataError(
                 f"the {what} hold task {episode.task_id!r} with seed {episode.seed} twice: give each once."
             )
+        found[_key(episode)] = episode
     return found
 
 
@@ -200,8 +202,8 @@ def _outcome(
 ) -> PolicyOutcome:
     if not pairs:
         raise NothingToDoError(
-            f"no episode of {name!r} can be compared with a twin: {diverged} diverged and {unlabelled} have no "
-            "label, so run more tasks."
+            f"no episode of {name!r} can be compared with a twin: {diverged} diverged and {unlabelled} "
+            "have no label, so run more tasks."
         )
     groups = [pair.group for pair in pairs]
     doomed = np.array([pair.doomed for pair in pairs])

@@ -152,8 +152,8 @@ def test_the_promise_gives_both_numbers_and_its_scope() -> None:
     text = promise(recall_thresholds(scores, failed, ["0.9"]), ["action:1"])
     assert text == (
         "On the calibration episodes (2 failures, 2 successes), the cascade catches at least 90 % of the "
-        "failures by action:1: failures caught 2/2 (100.0 %), successes kept 1/2 (50.0 %); nothing is promised "
-        "for new episodes."
+        "failures by action:1: failures caught 2/2 (100.0 %), successes kept 1/2 (50.0 %); nothing is "
+        "promised for new episodes."
     )
     missed = promise(
         recall_thresholds(np.array([[0.9], [NAN]]), np.array([True, True]), ["0.9"]), ["action:1"]
