@@ -107,6 +107,7 @@ class Run:
         self.skipped = skipped
         self.incomplete = incomplete
         self._shards = tuple(shards)
+        self._recent: tuple[Path, NDArray[Any]] | None = None
         self._begin = np.cumsum([0, *(shard.n_episodes for shard in shards)])
 
     @classmethod
@@ -134,6 +135,9 @@ class Run:
 
     def __len__(self) -> int:
         return int(self._begin[-1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_recent": None}  # vectors are read again sooner than sent
 
     @cached_property
     def episodes(self) -> EpisodeTable:
@@ -196,16 +200,15 @@ class Run:
         return read_episode(shard, row)
 
     def hidden(self, index: int) -> NDArray[np.float32]:
-        """States of one episode, (n_checkpoints, n_layers, d_model) float32, in the order of its
-        checkpoints."""
+        """States of one episode, (n_checkpoints, n_layers, d_model) float32, in the order of its checkpoints.
+
+        Keeps the shard it read last in memory: rows are grouped by checkpoint, so one episode lies scattered
+        in its shard, and whoever replays a run asks for one episode after the other.
+        """
         shard, row = self._locate(index)
-        rows = rows_of(shard, row)
-        states = np.empty((len(rows), len(self.layers), self.d_model), dtype=np.float32)
-        if len(rows):
-            order = np.argsort(rows)
-            by_layer = read_hidden(shard.path, self.layers, rows[order], self.dtype)
-            states[order] = np.stack(by_layer, axis=1)
-        return states
+        if self._recent is None or self._recent[0] != shard.path:
+            self._recent = shard.path, read_hidden(shard.path, self.layers)
+        return schema.decode(self._recent[1][rows_of(shard, row)], self.dtype)
 
     def describe(self) -> dict[str, Any]:
         """What the run holds, as JSON values: counts by outcome and checkpoint, layers, bytes, and what is

@@ -176,4 +176,5 @@ def encode_text(text: str) -> bytes:
 
 def decode_text(stored: bytes) -> str:
     """Inverse of `encode_text`."""
-    return str(json.loads(f'"{stored.decode("utf-8", "surrogatepass")}"'))
+    text = stored.decode("utf-8", "surrogatepass")
+    return str(json.loads(f'"{text}"')) if "\\" in text else text

@@ -137,12 +137,10 @@ def read_states(path: Path, layer: int, rows: slice, dtype: str) -> NDArray[np.f
         return schema.decode(file["hidden"][str(layer)][rows], dtype)
 
 
-def read_hidden(
-    path: Path, layers: Sequence[int], rows: NDArray[np.intp], dtype: str
-) -> list[NDArray[np.float32]]:
-    """Scattered rows (ascending) of several layers, one (n, d_model) float32 array per layer."""
+def read_hidden(path: Path, layers: Sequence[int]) -> NDArray[Any]:
+    """All states of a shard, (n_rows, n_layers, d_model) in the stored dtype."""
     with opened(path) as file:
-        return [schema.decode(file["hidden"][str(layer)][rows], dtype) for layer in layers]
+        return np.stack([file["hidden"][str(layer)][:] for layer in layers], axis=1)
 
 
 def read_episode(index: ShardIndex, row: int) -> Episode:

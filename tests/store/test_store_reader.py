@@ -158,8 +158,21 @@ def test_forked_readers_read_what_a_serial_one_reads(run_path: Path) -> None:
 
 def test_a_run_can_be_sent_to_another_process(run_path: Path) -> None:
     run = Run.open(run_path)
+    bare = len(pickle.dumps(run))
+    run.hidden(0)
     sent = pickle.loads(pickle.dumps(run))
+    assert len(pickle.dumps(run)) == bare  # no vectors travel
+    np.testing.assert_array_equal(sent.hidden(5), run.hidden(5))
     assert _read((sent, "action:1", 2)) == _read((run, "action:1", 2))
+
+
+def test_episodes_may_be_replayed_in_any_order(run_path: Path) -> None:
+    run = Run.open(run_path)
+    for number in (0, 11, 3, 4, 4, 1):
+        np.testing.assert_array_equal(run.hidden(number), recording(number).hidden)
+        assert run.episode(number).episode_id == f"e{number}"
+    run.hidden(0)[:] = 0
+    np.testing.assert_array_equal(run.hidden(0), recording(0).hidden)
 
 
 def test_one_checkpoint_of_one_layer_reads_nothing_else(
