@@ -173,23 +173,22 @@ def _logistic(scores: FloatArray, failed: BoolArray) -> tuple[float, float]:
 def _cut(shape: IndexShape, data: GateScores, allowed: int) -> FloatArray:
     """Per-gate thresholds of the largest region that costs at most `allowed` calibration successes.
 
-    Every threshold is one float above the boundary, or above the highest score of a success that lies
-    outside the region where rounding would let it in, so the count holds whatever the arithmetic did.
+    Each is one float above the boundary of the region, moved where rounding would let the threshold and the
+    index disagree about a score that was seen: the count then holds whatever the arithmetic did.
     """
     index = shape.index(data.scores)
-    reach = index.max(axis=1, initial=-np.inf)
+    reach = index.max(axis=1)
     level = np.sort(reach[~data.failed])[::-1][allowed]
-    finite = index[np.isfinite(index)]
-    if not finite.size:
-        return np.full(len(shape.slope), OFF)
-    # Fewer successes than may be lost reach a gate at all: every score that was seen may fire.
-    level = max(level, np.nextafter(finite.min(), -np.inf))
-    outside = ~data.failed & (reach <= level)
     thresholds = np.full(len(shape.slope), OFF)
+    seen = index[np.isfinite(index)]
+    if not seen.size:
+        return thresholds
+    # Where fewer successes than may be lost reach any gate, every score that was seen may fire.
+    level = max(level, np.nextafter(seen.min(), -np.inf))
     for g in np.flatnonzero(shape.slope > 0):
+        inside = data.scores[index[:, g] > level, g]
+        outside = data.scores[np.isfinite(index[:, g]) & (index[:, g] <= level), g]
         boundary = np.nextafter((level - shape.intercept[g]) / shape.slope[g], np.inf)
-        column = data.scores[outside, g]
-        column = column[~np.isnan(column)]
-        highest = np.nextafter(column.max(), np.inf) if column.size else -np.inf
-        thresholds[g] = max(boundary, highest)
+        boundary = min(boundary, inside.min(initial=np.inf))
+        thresholds[g] = max(boundary, np.nextafter(outside.max(initial=-np.inf), np.inf))
     return thresholds
