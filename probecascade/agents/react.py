@@ -1,0 +1,276 @@
+"""The ReAct loop: Thought, Action, Observation, with one seam (`_look`) for everything that decides."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from probecascade.agents.parser import ParsedTurn, parse_turn, turn_is_complete
+from probecascade.agents.record import EpisodeRecord
+from probecascade.agents.templates import Template
+from probecascade.episode import CONTINUE, Decision, Moment, Question, Recording, Task
+from probecascade.errors import ProbecascadeError
+from probecascade.interfaces import Environment, LanguageModel, StoppingPolicy
+from probecascade.models.requests import Fed, Feed, Request, Rewind, Sample, Turn
+
+Flow = Generator[Request, Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """How the model is asked and how far it may go.
+
+    Token limits count generated ids of a turn, and generated + observation ids of an episode; `checkpoints`
+    are the kinds at which states are kept; `store_dtype` is what they are rounded to before anything reads them.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    max_rounds: int = 20
+    max_turn_tokens: int = 64
+    max_episode_tokens: int = 1024
+    success_reward: float = 1.0
+    checkpoints: tuple[str, ...] = ("prompt", "action", "observation", "part")
+    store_dtype: str = "float16"
+
+
+def episode_id(task: Task, seed: int) -> str:
+    """The stable name of one episode: the same task and seed are the same episode in every run."""
+    return f"{task.task_id}~{seed}"
+
+
+def episode_rng(task: Task, seed: int) -> np.random.Generator:
+    """The episode's own random numbers: a function of task and seed, untouched by its neighbours' draws."""
+    digest = hashlib.sha256(f"{seed}\0{task.task_id}".encode()).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "big")))
+
+
+class ReActAgent:
+    """Plays tasks with a language model. One agent serves many live episodes.
+
+    `end_ids` are the ids that close a message of this model; they end a turn and are never fed back.
+    """
+
+    def __init__(
+        self, model: LanguageModel, template: Template, settings: AgentSettings, end_ids: Sequence[int] = ()
+    ) -> None:
+        self.model = model
+        self.template = template
+        self.settings = settings
+        self.end_ids = frozenset(end_ids)
+        self.head = model.encode(template.head)
+
+    def play(
+        self, task: Task, environment: Environment, seed: int, policy: StoppingPolicy | None = None
+    ) -> Generator[Request, Any, Recording]:
+        """One episode, as a conversation for the engine. Every ending has its reason in the record.
+
+        A fault of ours or of the environment ends it with outcome `error`; it carries no label.
+        """
+        record = EpisodeRecord(task, episode_id(task, seed), seed, self.settings, self.model, policy)
+        try:
+            yield from self._rounds(task, environment, seed, record)
+        except (GeneratorExit, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            detail = (
+                str(error) if isinstance(error, ProbecascadeError) else f"{type(error).__name__}: {error}"
+            )
+            record.end("error", f"error: {detail}")
+        return record.recording()
+
+    def _rounds(self, task: Task, environment: Environment, seed: int, record: EpisodeRecord) -> Flow:
+        t, rng, encode = self.template, episode_rng(task, seed), self.model.encode
+        question = environment.reset(task)
+        ids = [*self.head, *encode(t.first), *encode(question, plain=True), *encode(t.cue)]
+        fed: Fed = yield Feed(ids, keep=(len(ids) - 1,), shared=len(self.head))
+        record.prompt(ids, fed)
+        decision = yield from self._look(record, record.mark("prompt", 0, fed.states[0]))
+        forced = decision.action == "answer"
+        while decision.action != "abort":
+            parsed, decision = yield from self._turn(record, environment, decision.allow, rng, forced)
+            if decision.action == "abort":
+                break
+            if decision.action == "answer" and not forced:
+                yield from record.drop_turn()
+                forced = True
+                continue
+            observation = environment.step(parsed.action)
+            record.observe(parsed, observation)
+            if observation.done:
+                won = observation.reward >= self.settings.success_reward
+                reason = "answered" if forced else "finished"
+                return record.end("success" if won else "failure", reason, observation.reward)
+            ids = encode(t.before(observation)) + encode(observation.text, plain=True)
+            if record.over_budget(len(ids)):
+                return None
+            fed = yield Feed(ids, keep=(len(ids) - 1,))
+            record.feed_observation(ids, fed)
+            decision = yield from self._look(record, record.mark("observation", record.round, fed.states[0]))
+            forced = forced or decision.action == "answer"
+            if decision.action != "abort":
+                ids = encode(decision.append, plain=True) + encode(t.cue)
+                record.feed_cue(ids, (yield Feed(ids)))
+        return record.abort(decision)
+
+    def _turn(
+        self,
+        record: EpisodeRecord,
+        environment: Environment,
+        allow: tuple[str, ...] | None,
+        rng: np.random.Generator,
+        forced: bool,
+    ) -> Generator[Request, Any, tuple[ParsedTurn, Decision]]:
+        """Sample one turn, keep its states and ask the policy before the tool is called."""
+        record.begin_turn()
+        tools: Sequence[str] = environment.tools if allow is None else allow
+        if forced:
+            tools = ("finish",)
+            prefix = self.model.encode(self.template.finish)
+            record.force(prefix, (yield Feed(prefix, keep=tuple(range(len(prefix))))))
+        elif "thought" in self.settings.checkpoints:
+            yield from self._sample(record, environment, tools, rng, self._at_label, resume=True)
+            found = parse_turn(self.model.decode(record.turn_ids), tools)
+            if found.label is not None:
+                place = max(_tokens_for(self.model, record.turn_ids, found.thought_end), 1) - 1
+                decision = yield from self._look(record, record.mark_thought(place, found.thought))
+                if decision.action != "continue":
+                    return found, decision
+        if not record.turn_over:
+            yield from self._sample(record, environment, tools, rng, self._at_end, resume=False)
+        parsed = parse_turn(self.model.decode(record.turn_ids), tools)
+        record.close_turn(parsed, environment.foresee(parsed.action))
+        for moment in record.turn_marks():
+            decision = yield from self._look(record, moment)
+            if decision.action != "continue":
+                return parsed, decision
+        return parsed, CONTINUE
+
+    def _sample(
+        self,
+        record: EpisodeRecord,
+        environment: Environment,
+        tools: Sequence[str],
+        rng: np.random.Generator,
+        ends: Callable[[str, Sequence[str]], tuple[int, bool] | None],
+        resume: bool,
+    ) -> Flow:
+        before = list(record.turn_ids)
+        stop = _Stop(self, before, ends, tools)
+        narrowed = set(tools) < set(environment.tools)
+        turn: Turn = yield Sample(
+            stop=stop,
+            max_tokens=record.turn_room,
+            temperature=self.settings.temperature,
+            top_p=self.settings.top_p,
+            rng=rng,
+            allowed=self._narrowing(before, tools) if narrowed else None,
+            resume=resume,
+        )
+        record.take(turn, over=stop.over or turn.hit_limit)
+
+    # Where a turn stops ------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _at_end(text: str, tools: Sequence[str]) -> tuple[int, bool] | None:
+        return (parse_turn(text, tools).end, True) if turn_is_complete(text) else None
+
+    @staticmethod
+    def _at_label(text: str, tools: Sequence[str]) -> tuple[int, bool] | None:
+        if turn_is_complete(text):
+            return parse_turn(text, tools).end, True
+        return (len(text), False) if ":" in text and parse_turn(text, tools).label is not None else None
+
+    def _narrowing(
+        self, before: list[int], tools: Sequence[str]
+    ) -> Callable[[list[int]], Sequence[int] | None]:
+        """After the action's label only the ids that spell an allowed tool and its bracket can be drawn."""
+        spelled = [self.model.encode(f" {tool.capitalize()}[") for tool in tools]
+
+        def allowed(ids: list[int]) -> Sequence[int] | None:
+            everything = before + ids
+            for tail in range(max(len(s) for s in spelled)):
+                head = everything[: len(everything) - tail]
+                after = everything[len(everything) - tail :]
+                if _ends_with_label(self.model.decode(head)):
+                    return [s[tail] for s in spelled if len(s) > tail and s[:tail] == after] or None
+            return None
+
+        return allowed
+
+    # The seam ----------------------------------------------------------------------------------------------------
+
+    def _look(self, record: EpisodeRecord, moment: Moment) -> Generator[Request, Any, Decision]:
+        """Show a moment to the policy's watch. Its questions are put on a scratch copy that leaves no trace."""
+        if record.watch is None:
+            return CONTINUE
+        verdict = record.watch.decide(moment)
+        if not isinstance(verdict, Decision):
+            try:
+                question = next(verdict)
+                while True:
+                    answer = yield from self._ask(record, question)
+                    question = verdict.send(answer)
+            except StopIteration as stop:
+                verdict = stop.value
+            if moment.checkpoint.kind in ("prompt", "thought"):  # sampling goes on from here
+                yield from record.restore()
+        assert isinstance(verdict, Decision)
+        record.note(moment, verdict)
+        return verdict
+
+    def _ask(self, record: EpisodeRecord, question: Question) -> Generator[Request, Any, str]:
+        ids = self.model.encode(question.prompt)
+        yield Feed(ids)
+        turn: Turn = yield Sample(
+            stop=lambda drawn: len(drawn) - 1 if drawn[-1] in self.end_ids else None,
+            max_tokens=question.max_new_tokens,
+        )
+        record.side_tokens += len(ids) + turn.sampled
+        yield Rewind(record.length)
+        return self.model.decode(turn.ids)
+
+
+class _Stop:
+    """How many of the newly drawn ids to keep, once the turn (ids `before` included) has reached its mark.
+
+    `over` tells whether the turn ended there, or may be continued.
+    """
+
+    def __init__(
+        self,
+        agent: ReActAgent,
+        before: list[int],
+        ends: Callable[[str, Sequence[str]], tuple[int, bool] | None],
+        tools: Sequence[str],
+    ) -> None:
+        self.agent, self.before, self.ends, self.tools = agent, before, ends, tools
+        self.over = False
+
+    def __call__(self, ids: list[int]) -> int | None:
+        if ids[-1] in self.agent.end_ids:
+            self.over = True
+            return len(ids) - 1
+        everything = self.before + ids
+        mark = self.ends(self.agent.model.decode(everything), self.tools)
+        if mark is None:
+            return None
+        end, self.over = mark
+        return max(0, _tokens_for(self.agent.model, everything, end) - len(self.before))
+
+
+def _ends_with_label(text: str) -> bool:
+    line = text.rsplit("\n", 1)[-1].strip().lower()
+    return line.startswith("action") and line.endswith(":")
+
+
+def _tokens_for(model: LanguageModel, ids: Sequence[int], end: int) -> int:
+    """The fewest first ids whose text covers `end` characters: one token may hold the end and surplus after it."""
+    count = len(ids)
+    while count > 0 and len(model.decode(ids[: count - 1])) >= end:
+        count -= 1
+    return count

@@ -1,0 +1,102 @@
+"""How a conversation reads: the text around questions, turns and observations.
+
+Every piece is encoded on its own and joined as ids, so that a boundary can never be moved by a tokenizer that
+merges across it, and what is stored is exactly what was fed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from probecascade.environments.examples import Example
+from probecascade.episode import Observation
+from probecascade.errors import UsageError
+
+INSTRUCTION = (
+    "Answer the questions. Think, then use one action at a time: Search[title] or Finish[answer].\n\n"
+)
+
+_QUESTION, _TURN, _OBSERVATION = "QUESTION7531", "TURN7531", "OBSERVATION7531"
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """Text around the moving parts: head question cue turn (after observation cue turn)*.
+
+    `head` is shared by all episodes. A tool's text stands after `observation`, the next question of an errand
+    after `question`. `end` strings close a turn and are never fed back.
+    """
+
+    name: str
+    head: str
+    first: str  # before the first question
+    question: str  # before a later question
+    observation: str  # before a tool's text
+    cue: str  # after a question or observation: the model's turn begins
+    finish: str  # what a forced answer begins with, up to the bracket
+
+    @property
+    def identity(self) -> str:
+        """A hash of everything that the model reads because of this template."""
+        text = "\0".join((self.head, self.first, self.question, self.observation, self.cue, self.finish))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def before(self, observation: Observation) -> str:
+        return self.question if observation.kind == "next_part" else self.observation
+
+
+def _worked(examples: Sequence[Example]) -> str:
+    lines = []
+    for example in examples:
+        for part in example:
+            lines.append(f"Question: {part.question}")
+            for turn in part.turns:
+                lines.append(f"Thought: {turn.thought}")
+                lines.append(f"Action: {turn.action.name.capitalize()}[{turn.action.argument}]")
+                if turn.observation:
+                    lines.append(f"Observation: {turn.observation}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def plain_template(examples: Sequence[Example]) -> Template:
+    """Continuous text with worked examples: what small models follow best."""
+    return Template(
+        name="plain",
+        head=INSTRUCTION + _worked(examples) + "\n",
+        first="Question: ",
+        question="\nQuestion: ",
+        observation="\nObservation: ",
+        cue="\nThought:",
+        finish=" I will answer now.\nAction: Finish[",
+    )
+
+
+def chat_template(examples: Sequence[Example], render: Callable[[list[dict[str, str]]], str]) -> Template:
+    """The model's own chat format; `render(messages)` must end with what opens the assistant's next message.
+
+    Raises UsageError for a chat format that alters the text of messages.
+    """
+    system = INSTRUCTION + "Worked examples:\n\n" + _worked(examples).strip()
+    asked = [{"role": "system", "content": system}, {"role": "user", "content": f"Question: {_QUESTION}"}]
+    opening = render(asked)
+    following = render(
+        [*asked, {"role": "assistant", "content": _TURN}, {"role": "user", "content": _OBSERVATION}]
+    )
+    if opening.count(_QUESTION) != 1 or following.count(_TURN) != 1 or following.count(_OBSERVATION) != 1:
+        raise UsageError(
+            "the model's chat template alters the messages it is given; use the template 'plain'."
+        )
+    head, after = opening.split(_QUESTION)
+    between, cue = following.split(_TURN)[1].split(_OBSERVATION)
+    return Template(
+        name="chat",
+        head=head,
+        first="",
+        question=f"{between}Question: ",
+        observation=f"{between}Observation: ",
+        cue=f"{cue}Thought:" if cue == after else f"{after}Thought:",
+        finish=" I will answer now.\nAction: Finish[",
+    )

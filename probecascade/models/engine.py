@@ -1,0 +1,383 @@
+"""The batched engine: drives many conversations at once over the slots of one cache.
+
+A conversation is a generator that yields requests and receives replies:
+
+- `Feed(ids, keep)` puts ids into the conversation and replies with the states at the offsets `keep`;
+- `Sample(...)` draws a turn token by token and replies with a `Turn`; the turn's last token is fed too, so that
+  its state exists before any tool is called, and no random number is drawn for it;
+- `Rewind(length)` forgets everything after `length` ids, which makes side questions leave no trace.
+
+What the generator returns is what `Engine.run` yields. Each slot keeps its keys between requests (only new ids are
+encoded), a head that many conversations share is encoded once, and a finished conversation's slot is refilled at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from probecascade.errors import ModelError
+from probecascade.models.hooks import BlockHooks, decoder_blocks, resolve_layers, self_test
+from probecascade.models.requests import Conversation, Fed, Feed, Request, Rewind, Sample, States, T, Turn
+from probecascade.models.sampling import Draw, draw_tokens
+from probecascade.models.slots import Plan, Segment, SlotCache, slot_attention
+
+KEPT_HEADS = 4
+"""Shared heads (few-shot prompts) whose keys stay in memory; least recently used ones go first."""
+
+
+@dataclass
+class _Slot:
+    """One live conversation and where it stands."""
+
+    index: int
+    conversation: Conversation[Any]
+    length: int = 0  # ids whose keys are in the cache
+    pending: list[int] = field(default_factory=list)  # ids to feed next
+    request: Request | None = None
+    logits: Tensor | None = None  # of the last fed id, until the next id
+    kept: list[NDArray[np.float32]] = field(default_factory=list)
+    draws: list[Draw] = field(default_factory=list)
+    keep_count: int | None = (
+        None  # a sample that has ended keeps this many ids and waits for the last one's state
+    )
+    hit_limit: bool = False
+    shared: tuple[int, ...] = ()
+    seconds: float = 0.0
+    done: bool = False
+    result: Any = None
+
+    @property
+    def ids(self) -> list[int]:
+        return [d.id for d in self.draws]
+
+
+class Engine:
+    """A local causal language model that drives conversations over `slots` slots of `capacity` ids each.
+
+    `layers` are the layers whose states are kept, in the order of the states' second axis. Constructing it runs
+    the hooks' self-test. Raises ModelError for layers out of range or a model that the engine cannot drive.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        layers: Sequence[int] = (),
+        slots: int = 32,
+        capacity: int = 2048,
+        max_batch_tokens: int = 2048,
+    ) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.n_layers = len(decoder_blocks(model))
+        text_config = model.config.get_text_config()
+        self.d_model = int(text_config.hidden_size)
+        self.layers = resolve_layers(layers, self.n_layers) if layers else ()
+        self.slots = slots
+        limit = getattr(text_config, "max_position_embeddings", None)
+        self.capacity = min(capacity, int(limit)) if limit else capacity
+        self.max_batch_tokens = max_batch_tokens
+        self.device = next(model.parameters()).device
+        self.tokens_computed = 0
+        self._cache = SlotCache(slots, self.capacity)
+        self._heads: OrderedDict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = OrderedDict()
+        self._captured: dict[int, Tensor] = {}
+        self._keep_index: Tensor | None = None
+        self_test(model)
+
+    def encode(self, text: str, *, plain: bool = False) -> list[int]:
+        """Ids of a piece of text, none added around it. With `plain`, special tokens written in it are mere characters."""
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False, split_special_tokens=plain).input_ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, special tokens included, spaces as they are."""
+        text: str = self.tokenizer.decode(
+            list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return text
+
+    def run(self, conversations: Iterable[Conversation[T]]) -> Iterator[T]:
+        """Drive the conversations, `slots` of them at a time, and yield their results as they finish.
+
+        On any exit, live generators are closed and every hook is removed.
+        """
+        queue = iter(conversations)
+        free = sorted(range(self.slots), reverse=True)
+        live: dict[int, _Slot] = {}
+        try:
+            with BlockHooks(self.model, self.layers, self._receive):
+                while True:
+                    while free and (conversation := next(queue, None)) is not None:
+                        slot = _Slot(free.pop(), conversation)
+                        live[slot.index] = slot
+                        self._admit(slot)
+                    if not live:
+                        return
+                    self._tick([live[i] for i in sorted(live)])
+                    for slot in [s for s in live.values() if s.done]:
+                        del live[slot.index]
+                        free.append(slot.index)
+                        yield slot.result
+        finally:
+            for slot in live.values():
+                slot.conversation.close()
+
+    # One turn of the wheel ---------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def _tick(self, live: list[_Slot]) -> None:
+        started = time.perf_counter()
+        self._sample([s for s in live if isinstance(s.request, Sample) and not s.pending])
+        feeding: list[tuple[_Slot, list[int]]] = []
+        room = self.max_batch_tokens
+        # Single decoded tokens first, then the shortest prompts: a long prompt never holds up the others.
+        for slot in sorted((s for s in live if s.pending), key=lambda s: len(s.pending)):
+            if room <= 0:
+                break
+            feeding.append((slot, slot.pending[:room]))
+            room -= len(feeding[-1][1])
+        if not feeding:
+            return
+        self._feed(sorted(feeding, key=lambda pair: pair[0].index))
+        spent = time.perf_counter() - started
+        total = sum(len(chunk) for _, chunk in feeding)
+        for slot, chunk in feeding:
+            slot.seconds += spent * len(chunk) / total
+        for slot, _ in feeding:
+            if not slot.pending:
+                self._complete(slot)
+
+    def _sample(self, slots: list[_Slot]) -> None:
+        """Draw the next id of each slot; a turn that ends keeps what its stop function says and is rewound to it."""
+        if not slots:
+            return
+        requests = [s.request for s in slots if isinstance(s.request, Sample)]
+        draws = draw_tokens(
+            torch.stack([s.logits for s in slots if s.logits is not None]),
+            [r.temperature for r in requests],
+            [r.top_p for r in requests],
+            [r.rng.random() if r.rng is not None and r.temperature > 0 else 0.0 for r in requests],
+            [
+                r.allowed(list(s.ids)) if r.allowed is not None else None
+                for s, r in zip(slots, requests, strict=True)
+            ],
+        )
+        for slot, request, draw in zip(slots, requests, draws, strict=True):
+            slot.draws.append(draw)
+            slot.logits = None
+            keep = request.stop(slot.ids)
+            if keep is None and len(slot.draws) >= request.max_tokens:
+                keep, slot.hit_limit = len(slot.draws), True
+            slot.keep_count = keep
+            if keep is None or keep >= len(slot.draws):
+                slot.pending = [draw.id]
+            else:
+                slot.length -= len(slot.draws) - 1 - keep
+                self._complete(slot)
+
+    def _feed(self, feeding: list[tuple[_Slot, list[int]]]) -> None:
+        """One forward over the chunks of several slots; stores kept states and the logits after each chunk."""
+        segments, offset = [], 0
+        for slot, chunk in feeding:
+            segments.append(Segment(slot.index, slot.length, len(chunk), offset))
+            offset += len(chunk)
+        keep, owners = self._wanted(feeding, segments)
+        ends = [i for i, (slot, chunk) in enumerate(feeding) if self._needs_logits(slot, chunk)]
+        logits = self._forward(
+            [i for _, chunk in feeding for i in chunk],
+            segments,
+            keep,
+            [segments[i].offset + segments[i].count - 1 for i in ends],
+            shared=self._shared_length([slot for slot, chunk in feeding if len(chunk) == 1]),
+        )
+        states = self._states(len(keep))
+        for row, owner in enumerate(owners):
+            owner.kept.append(states[row])
+        for slot, chunk in feeding:
+            slot.length += len(chunk)
+            del slot.pending[: len(chunk)]
+            slot.logits = None
+        for row, i in enumerate(ends):
+            feeding[i][0].logits = logits[row]
+
+    def _forward(
+        self, ids: list[int], segments: list[Segment], keep: list[int], ends: list[int], shared: int
+    ) -> Tensor:
+        """Logits (len(ends), vocab) at the flat indices `ends`; states at `keep` go to `self._captured`."""
+        plan = Plan(segments, shared)
+        self._keep_index = torch.tensor(keep, device=self.device) if keep else None
+        self._captured.clear()
+        with slot_attention(self.model, self._cache, plan):
+            output = self.model(
+                input_ids=torch.tensor([ids], device=self.device),
+                position_ids=plan.positions(self.device),
+                cache=self._cache,
+                use_cache=True,
+                logits_to_keep=torch.tensor(ends or [0], device=self.device),
+            )
+        self.tokens_computed += len(ids)
+        if keep and set(self._captured) != set(self.layers):
+            missing = sorted(set(self.layers) - set(self._captured))
+            raise ModelError(
+                f"the hooks on layers {missing} gave nothing in a forward; a compiled model hides its blocks: give the plain one."
+            )
+        logits: Tensor = output.logits[0]
+        return logits
+
+    def _receive(self, layer: int, hidden: Tensor) -> None:
+        if self._keep_index is not None:
+            self._captured[layer] = hidden[0].index_select(0, self._keep_index.to(hidden.device))
+
+    def _states(self, n: int) -> States:
+        if not n or not self.layers:
+            return np.zeros((n, len(self.layers), self.d_model), np.float32)
+        stacked = torch.stack([self._captured[layer].to(self.device) for layer in self.layers], dim=1)
+        states: States = stacked.float().cpu().numpy()
+        return states
+
+    def _wanted(
+        self, feeding: list[tuple[_Slot, list[int]]], segments: list[Segment]
+    ) -> tuple[list[int], list[_Slot]]:
+        """Flat indices whose states may be asked for, and the slots that they belong to, in order."""
+        keep: list[int] = []
+        owners: list[_Slot] = []
+        if not self.layers:
+            return keep, owners
+        for (slot, chunk), segment in zip(feeding, segments, strict=True):
+            if isinstance(slot.request, Sample):
+                offsets = [0]
+            else:
+                assert isinstance(slot.request, Feed)
+                done = len(slot.request.ids) - len(slot.pending)
+                offsets = [o - done for o in slot.request.keep if done <= o < done + len(chunk)]
+            keep += [segment.offset + o for o in offsets]
+            owners += [slot] * len(offsets)
+        return keep, owners
+
+    @staticmethod
+    def _needs_logits(slot: _Slot, chunk: list[int]) -> bool:
+        ended = slot.keep_count is not None and isinstance(slot.request, Sample) and not slot.request.resume
+        return len(chunk) == len(slot.pending) and not ended
+
+    @staticmethod
+    def _shared_length(singles: list[_Slot]) -> int:
+        """How many first ids all these slots have in common by construction (their shared heads)."""
+        heads = {slot.shared for slot in singles}
+        return len(next(iter(heads))) if len(heads) == 1 else 0
+
+    # Requests ----------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def _admit(self, slot: _Slot) -> None:
+        """Start a conversation; its shared head is copied from the one encoding of it, or encoded now."""
+        self._advance(slot, None)
+        request = slot.request
+        if not isinstance(request, Feed):
+            return
+        shared = min(request.shared, len(request.ids) - 1)
+        if shared <= 0 or any(offset < shared for offset in request.keep):
+            return
+        head = tuple(request.ids[:shared])
+        if head in self._heads:
+            self._heads.move_to_end(head)
+            self._cache.copy_in(slot.index, self._heads[head])
+        else:
+            for start in range(0, shared, self.max_batch_tokens):
+                part = list(head[start : start + self.max_batch_tokens])
+                self._forward(part, [Segment(slot.index, start, len(part), 0)], [], [], 0)
+            self._heads[head] = self._cache.copy_out(slot.index, shared)
+            while len(self._heads) > KEPT_HEADS:
+                self._heads.popitem(last=False)
+        slot.shared, slot.length, slot.pending = head, shared, list(request.ids[shared:])
+
+    def _complete(self, slot: _Slot) -> None:
+        """The ids that the request wanted in the cache are there: reply, unless a turn is still being drawn."""
+        states = (
+            np.stack(slot.kept) if slot.kept else np.zeros((0, len(self.layers), self.d_model), np.float32)
+        )
+        if isinstance(slot.request, Feed):
+            self._advance(slot, Fed(states, slot.seconds))
+        elif slot.keep_count is not None:
+            kept = slot.draws[: slot.keep_count]
+            self._advance(
+                slot,
+                Turn(
+                    ids=[d.id for d in kept],
+                    logprobs=np.array([d.logprob for d in kept], np.float64),
+                    entropies=np.array([d.entropy for d in kept], np.float64),
+                    states=states[: slot.keep_count],
+                    sampled=len(slot.draws),
+                    hit_limit=slot.hit_limit,
+                    seconds=slot.seconds,
+                ),
+            )
+
+    def _advance(self, slot: _Slot, reply: Any) -> None:
+        """Hand the reply over and take the next request that needs the model; an impossible one is thrown back."""
+        try:
+            request = slot.conversation.send(reply)
+            while True:
+                problem = self._problem(slot, request)
+                if problem is not None:
+                    request = slot.conversation.throw(problem)
+                elif isinstance(request, Rewind):
+                    self._rewind(slot, request.length)
+                    request = slot.conversation.send(None)
+                else:
+                    break
+        except StopIteration as stop:
+            slot.done, slot.result, slot.request, slot.pending = True, stop.value, None, []
+            return
+        slot.request, slot.kept, slot.draws, slot.keep_count, slot.hit_limit = request, [], [], None, False
+        slot.pending = list(request.ids) if isinstance(request, Feed) else []
+
+    @staticmethod
+    def _rewind(slot: _Slot, length: int) -> None:
+        slot.length, slot.logits = length, None
+        if length < len(slot.shared):
+            slot.shared = ()
+
+    def _problem(self, slot: _Slot, request: Request) -> ModelError | None:
+        """Why a request cannot be served, in one sentence; None where it can."""
+        longest = slot.length
+        if isinstance(request, Feed):
+            if (
+                not request.ids
+                or list(request.keep) != sorted(set(request.keep))
+                or not all(0 <= k < len(request.ids) for k in request.keep)
+            ):
+                return ModelError(
+                    f"a Feed of {len(request.ids)} ids with keep={request.keep} was asked for; give ids, and rising offsets within them."
+                )
+            longest += len(request.ids)
+        elif isinstance(request, Sample):
+            if slot.logits is None:
+                return ModelError(
+                    "a Sample was asked for when nothing had just been fed; feed the prompt or observation first."
+                )
+            if request.temperature > 0 and request.rng is None:
+                return ModelError(
+                    "a Sample with temperature > 0 needs its own rng, so that neighbours cannot disturb it."
+                )
+            longest += request.max_tokens
+        elif not 0 <= request.length <= slot.length:
+            return ModelError(
+                f"a Rewind to {request.length} ids was asked for, but the conversation has {slot.length}."
+            )
+        if longest > self.capacity:
+            return ModelError(
+                f"the conversation could grow to {longest} ids, but a slot holds {self.capacity}; "
+                "lower the agent's limits or raise the capacity."
+            )
+        return None
