@@ -46,9 +46,7 @@ class _Slot:
     logits: Tensor | None = None  # of the last fed id, until the next id
     kept: list[NDArray[np.float32]] = field(default_factory=list)
     draws: list[Draw] = field(default_factory=list)
-    keep_count: int | None = (
-        None  # a sample that has ended keeps this many ids and waits for the last one's state
-    )
+    keep_count: int | None = None  # a sample that has ended keeps this many ids and waits for the last one's state
     hit_limit: bool = False
     shared: tuple[int, ...] = ()
     seconds: float = 0.0
@@ -64,7 +62,8 @@ class Engine:
     """A local causal language model that drives conversations over `slots` slots of `capacity` ids each.
 
     `layers` are the layers whose states are kept, in the order of the states' second axis. Constructing it runs
-    the hooks' self-test. Raises ModelError for layers out of range or a model that the engine cannot drive.
+    the hooks' self-test and compares a forward through the slots with a plain one. Raises ModelError for layers out
+    of range or a model that the engine cannot drive.
     """
 
     def __init__(
@@ -94,6 +93,8 @@ class Engine:
         self._captured: dict[int, Tensor] = {}
         self._keep_index: Tensor | None = None
         self_test(model)
+        self._prove_slots()
+        self._running = False
 
     def encode(self, text: str, *, plain: bool = False) -> list[int]:
         """Ids of a piece of text, none added around it. With `plain`, special tokens written in it are mere characters."""
@@ -102,16 +103,20 @@ class Engine:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens included, spaces as they are."""
-        text: str = self.tokenizer.decode(
-            list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
+        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text
 
     def run(self, conversations: Iterable[Conversation[T]]) -> Iterator[T]:
         """Drive the conversations, `slots` of them at a time, and yield their results as they finish.
 
-        On any exit, live generators are closed and every hook is removed.
+        On any exit, live generators are closed and every hook is removed. Raises ModelError when the results of an
+        earlier `run` are still being read, since both would write into the same slots.
         """
+        if self._running:
+            raise ModelError(
+                "this engine is running already; read or close the earlier run first, or make a second engine."
+            )
+        self._running = True
         queue = iter(conversations)
         free = sorted(range(self.slots), reverse=True)
         live: dict[int, _Slot] = {}
@@ -130,8 +135,37 @@ class Engine:
                         free.append(slot.index)
                         yield slot.result
         finally:
+            self._running = False
             for slot in live.values():
                 slot.conversation.close()
+
+    @torch.inference_mode()
+    def _prove_slots(self) -> None:
+        """One short text through a slot, in two ways of feeding, must give the logits of a plain forward.
+
+        A model that does not attend through the attention interface of transformers (ALiBi, recurrent state) would
+        otherwise be driven without its past and give plausible nonsense.
+        """
+        ids = [i % int(self.model.config.get_text_config().vocab_size) for i in range(5, 12)]
+        own: Tensor = self.model(input_ids=torch.tensor([ids], device=self.device), use_cache=False).logits[0, 3:]
+        try:
+            rows = [self._forward(ids[:4], [Segment(0, 0, 4, 0)], [], [3], 0)]
+            rows += [self._forward([ids[p]], [Segment(0, p, 1, 0)], [], [0], 0) for p in range(4, len(ids))]
+        except ModelError:
+            raise
+        except Exception as error:
+            raise ModelError(
+                f"{type(self.model).__name__} cannot be driven over slots ({type(error).__name__}: {error}); "
+                "give a decoder that uses the attention interface of transformers."
+            ) from error
+        gap = float((torch.cat(rows).float() - own.float()).norm() / own.float().norm().clamp_min(1e-12))
+        tolerance = 1e-4 if own.dtype == torch.float32 else 5e-2
+        if not gap <= tolerance:
+            raise ModelError(
+                f"{type(self.model).__name__} gives other logits over slots than by itself (relative error {gap:.2g}, "
+                f"allowed {tolerance:g}); give a decoder that uses the attention interface of transformers."
+            )
+        self.tokens_computed = 0
 
     # One turn of the wheel ---------------------------------------------------------------------------------------
 
@@ -168,10 +202,7 @@ class Engine:
             [r.temperature for r in requests],
             [r.top_p for r in requests],
             [r.rng.random() if r.rng is not None and r.temperature > 0 else 0.0 for r in requests],
-            [
-                r.allowed(list(s.ids)) if r.allowed is not None else None
-                for s, r in zip(slots, requests, strict=True)
-            ],
+            [r.allowed(list(s.ids)) if r.allowed is not None else None for s, r in zip(slots, requests, strict=True)],
         )
         for slot, request, draw in zip(slots, requests, draws, strict=True):
             slot.draws.append(draw)
@@ -218,14 +249,17 @@ class Engine:
         plan = Plan(segments, shared)
         self._keep_index = torch.tensor(keep, device=self.device) if keep else None
         self._captured.clear()
-        with slot_attention(self.model, self._cache, plan):
-            output = self.model(
-                input_ids=torch.tensor([ids], device=self.device),
-                position_ids=plan.positions(self.device),
-                cache=self._cache,
-                use_cache=True,
-                logits_to_keep=torch.tensor(ends or [0], device=self.device),
-            )
+        try:
+            with slot_attention(self.model, self._cache, plan):
+                output = self.model(
+                    input_ids=torch.tensor([ids], device=self.device),
+                    position_ids=plan.positions(self.device),
+                    cache=self._cache,
+                    use_cache=True,
+                    logits_to_keep=torch.tensor(ends or [0], device=self.device),
+                )
+        finally:
+            self._keep_index = None  # the hooks stay on between results, when the caller may use the model too
         self.tokens_computed += len(ids)
         if keep and set(self._captured) != set(self.layers):
             missing = sorted(set(self.layers) - set(self._captured))
@@ -246,9 +280,7 @@ class Engine:
         states: States = stacked.float().cpu().numpy()
         return states
 
-    def _wanted(
-        self, feeding: list[tuple[_Slot, list[int]]], segments: list[Segment]
-    ) -> tuple[list[int], list[_Slot]]:
+    def _wanted(self, feeding: list[tuple[_Slot, list[int]]], segments: list[Segment]) -> tuple[list[int], list[_Slot]]:
         """Flat indices whose states may be asked for, and the slots that they belong to, in order."""
         keep: list[int] = []
         owners: list[_Slot] = []
@@ -303,9 +335,7 @@ class Engine:
 
     def _complete(self, slot: _Slot) -> None:
         """The ids that the request wanted in the cache are there: reply, unless a turn is still being drawn."""
-        states = (
-            np.stack(slot.kept) if slot.kept else np.zeros((0, len(self.layers), self.d_model), np.float32)
-        )
+        states = np.stack(slot.kept) if slot.kept else np.zeros((0, len(self.layers), self.d_model), np.float32)
         if isinstance(slot.request, Feed):
             self._advance(slot, Fed(states, slot.seconds))
         elif slot.keep_count is not None:
@@ -326,16 +356,17 @@ class Engine:
     def _advance(self, slot: _Slot, reply: Any) -> None:
         """Hand the reply over and take the next request that needs the model; an impossible one is thrown back."""
         try:
-            request = slot.conversation.send(reply)
-            while True:
-                problem = self._problem(slot, request)
-                if problem is not None:
-                    request = slot.conversation.throw(problem)
-                elif isinstance(request, Rewind):
-                    self._rewind(slot, request.length)
-                    request = slot.conversation.send(None)
-                else:
-                    break
+            with torch.inference_mode(False):  # policies and tools run in here, and may train or differentiate
+                request = slot.conversation.send(reply)
+                while True:
+                    problem = self._problem(slot, request)
+                    if problem is not None:
+                        request = slot.conversation.throw(problem)
+                    elif isinstance(request, Rewind):
+                        self._rewind(slot, request.length)
+                        request = slot.conversation.send(None)
+                    else:
+                        break
         except StopIteration as stop:
             slot.done, slot.result, slot.request, slot.pending = True, stop.value, None, []
             return
@@ -365,6 +396,11 @@ class Engine:
             if slot.logits is None:
                 return ModelError(
                     "a Sample was asked for when nothing had just been fed; feed the prompt or observation first."
+                )
+            if request.max_tokens < 1 or not request.temperature >= 0 or not 0 < request.top_p <= 1:
+                return ModelError(
+                    f"a Sample with max_tokens={request.max_tokens}, temperature={request.temperature} and "
+                    f"top_p={request.top_p} was asked for; give at least 1 token, a temperature >= 0 and 0 < top_p <= 1."
                 )
             if request.temperature > 0 and request.rng is None:
                 return ModelError(

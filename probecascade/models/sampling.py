@@ -52,16 +52,15 @@ def draw_tokens(
             torch.tensor([uniforms[r] for r in warm], dtype=torch.float64, device=logits.device),
         )
     picked = logprobs.gather(1, chosen[:, None])[:, 0]
-    return [
-        Draw(i, p, h) for i, p, h in zip(chosen.tolist(), picked.tolist(), entropies.tolist(), strict=True)
-    ]
+    return [Draw(i, p, h) for i, p, h in zip(chosen.tolist(), picked.tolist(), entropies.tolist(), strict=True)]
 
 
 def _invert(probabilities: Tensor, top_p: Tensor, uniforms: Tensor) -> Tensor:
     if bool((top_p < 1).any()):
-        ordered, order = probabilities.sort(-1, descending=True)
+        ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
         before = ordered.cumsum(-1) - ordered
-        ordered = ordered.masked_fill(before >= top_p[:, None], 0.0)  # the likeliest id always stays
+        # The likeliest id always stays, and a row without a limit stays whole although rounded sums may reach 1 early.
+        ordered = ordered.masked_fill((before >= top_p[:, None]) & (top_p < 1)[:, None], 0.0)
         probabilities = torch.zeros_like(probabilities).scatter(-1, order, ordered)
     cumulative = probabilities.cumsum(-1, dtype=torch.float64)
     targets = uniforms[:, None] * cumulative[:, -1:]
