@@ -10,6 +10,11 @@ import typer
 import typer.main
 
 from probecascade import __version__
+from probecascade.cli.eval import evaluate
+from probecascade.cli.extract import extract
+from probecascade.cli.fit import fit
+from probecascade.cli.inspect import inspect
+from probecascade.cli.run import run
 from probecascade.errors import ProbecascadeError
 
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
@@ -44,6 +49,13 @@ def _options(
 ) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+
+
+app.command("extract")(extract)
+app.command("fit")(fit)
+app.command("run")(run)
+app.command("eval")(evaluate)
+app.command("inspect")(inspect)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

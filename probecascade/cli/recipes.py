@@ -49,9 +49,7 @@ class TasksSection:
             return
         for key in ("seed", "parts", "question", "distractors"):
             if getattr(self, key) is not None:
-                raise ValueError(
-                    f"{key} shapes the generated set 'atlas' and was given for {self.set!r}: drop it"
-                )
+                raise ValueError(f"{key} shapes the generated set 'atlas' and was given for {self.set!r}: drop it")
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,9 +69,7 @@ def read_toml(path: str | Path, kind: type[T]) -> T:
     for name, hint in hints.items():
         table = tables.get(name, {})
         if not isinstance(table, dict):
-            raise RecipeError(
-                f"{lines.at(None, name)}: {name} is a section: write [{name}] on a line of its own."
-            )
+            raise RecipeError(f"{lines.at(None, name)}: {name} is a section: write [{name}] on a line of its own.")
         sections[name] = _section(hint, name, table, lines)
     return kind(**sections)
 
@@ -87,9 +85,7 @@ def _read(path: str | Path) -> str:
         return Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise RecipeError(
-            f"{path}, line {line}: this is not UTF-8 text: save the recipe as UTF-8."
-        ) from error
+        raise RecipeError(f"{path}, line {line}: this is not UTF-8 text: save the recipe as UTF-8.") from error
     except OSError as error:
         raise RecipeError(
             f"the recipe {path} cannot be read ({error.strerror}): give the path of a TOML file."
@@ -108,9 +104,7 @@ def _section(kind: Any, section: str, table: Mapping[str, Any], lines: _Lines) -
                 f"but {_describe(hints[key])} is expected."
             )
     for field in dataclasses.fields(kind):
-        optional = (
-            field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-        )
+        optional = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
         if field.name not in table and not optional:
             raise RecipeError(
                 f"{lines.at(None, section)}: the key {field.name!r} is missing in [{section}]: "

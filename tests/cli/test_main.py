@@ -37,9 +37,7 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--nope"], ["nonverb"]])
-def test_a_wrong_command_line_is_one_sentence(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_command_line_is_one_sentence(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -65,9 +63,7 @@ def test_a_deliberate_error_is_its_sentence_and_its_code(
 
 
 @pytest.mark.parametrize(("result", "code"), [(None, 0), (0, 0), (3, 3)])
-def test_a_verb_chooses_its_code(
-    verb: Callable[[Callable[[], object]], None], result: int | None, code: int
-) -> None:
+def test_a_verb_chooses_its_code(verb: Callable[[Callable[[], object]], None], result: int | None, code: int) -> None:
     def finish() -> int | None:
         return result
 

@@ -1,0 +1,57 @@
+"""`probecascade eval`: what a cascade would have done to stored episodes. Needs neither torch nor the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from probecascade.errors import UsageError
+
+_SPLITS = ("test", "calibrate", "fit", "all")
+
+
+def evaluate(
+    cascade: Annotated[Path, typer.Argument(help="A cascade that `probecascade fit` made.")],
+    run: Annotated[Path, typer.Argument(help="A run of the same model, the fitted one or another.")],
+    split: Annotated[
+        str, typer.Option(help="test, calibrate, fit: by the cascade's split; all: every episode of a fresh run.")
+    ] = "test",
+    seed: Annotated[int, typer.Option(help="Seed of the intervals' resampling.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Accept a run of another model, template or dtype.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say what a cascade would have caught, kept and saved on stored episodes.
+
+    Groups that fitted the cascade are refused for `test` and `all`. Intervals (95 %) resample groups.
+
+    Examples:
+
+      probecascade eval cascades/atlas runs/atlas --split test
+
+      probecascade eval cascades/atlas runs/another --split all --json
+    """
+    if split not in _SPLITS:
+        raise UsageError(f"--split is {split!r}: give one of {', '.join(_SPLITS)}.")
+    from probecascade.cli.tables import backtest_record, backtest_text, print_json
+    from probecascade.evaluation import Resampling, backtest_run
+    from probecascade.policies import Cascade
+    from probecascade.store import Run
+
+    loaded, stored = Cascade.load(cascade), Run.open(run)
+    part: Any = split
+    result = backtest_run(loaded, stored, part, force=force, resampling=Resampling(seed=seed))
+    if as_json:
+        shown = backtest_record(result, loaded)
+        print_json({"cascade": str(cascade), "run": str(run), "split": split, **shown})
+        return
+    total = result.doomed + result.successes
+    typer.echo(
+        f"{total} labelled {'' if split == 'all' else split + ' '}episodes of {run}: "
+        f"{result.doomed} failures, {result.successes} successes"
+    )
+    typer.echo("")
+    typer.echo(backtest_text(result, loaded))
+    if split in ("fit", "calibrate"):
+        typer.echo(f"the {split} episodes shaped this cascade, so these numbers flatter it")

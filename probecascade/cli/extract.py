@@ -1,0 +1,258 @@
+"""`probecascade extract`: run the agent on a recipe's tasks and keep its hidden states."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from probecascade.cli.options import changed, parse_layers
+from probecascade.cli.recipes import ExtractRecipe, read_extract
+from probecascade.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from probecascade.cli.session import Session
+    from probecascade.cli.tasks import TaskSet
+    from probecascade.episode import Task
+    from probecascade.store import Run
+
+INTERRUPTED = 130
+
+
+def extract(
+    recipe: Annotated[Path, typer.Argument(help="The recipe, such as extract/quickstart.toml.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Folder of the run; it must not exist yet.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in that folder: only what it lacks is played.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say how many episodes and bytes it would be, and stop.")
+    ] = False,
+    limit: Annotated[int | None, typer.Option(help="Take the first so many tasks only.")] = None,
+    layers: Annotated[str | None, typer.Option(help="Layers to keep instead of the recipe's, such as 0,10,-1.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model instead of the recipe's: a name, folder, .gguf file or hub id.")
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="Revision of a model from the hub.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="What the model computes in: float32, bfloat16 or float16.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1 ...")] = None,
+    slots: Annotated[int | None, typer.Option(help="Episodes that are live at once.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the sampling instead of the recipe's.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
+) -> int | None:
+    """Run the agent on a recipe's tasks and keep its hidden states.
+
+    Every episode is stored with its transcript, its outcome and one state per checkpoint and layer. Ctrl-C
+    keeps what is stored and says how to go on.
+
+    Examples:
+
+      probecascade extract extract/quickstart.toml -o runs/atlas
+
+      probecascade extract extract/quickstart.toml -o runs/small --limit 20 --layers 0,10,-1
+
+      probecascade extract extract/quickstart.toml --dry-run
+    """
+    options = {
+        "--limit": limit, "--layers": layers, "--model": model, "--revision": revision,
+        "--dtype": dtype, "--device": device, "--slots": slots, "--seed": seed,
+    }  # fmt: skip
+    chosen = read_extract(recipe)
+    if model is not None and revision is None:
+        chosen = changed_model(chosen, model)
+    chosen = changed(chosen, "model", name=model, revision=revision, dtype=dtype, device=device)
+    chosen = changed(chosen, "agent", slots=_positive(slots), seed=seed)
+    chosen = changed(chosen, "capture", layers=parse_layers(layers))
+
+    from probecascade.cli.tasks import task_set
+
+    tasks = task_set(chosen)
+    first = tasks.first(limit)
+    if dry_run:
+        _estimate(chosen, first, as_json)
+        return None
+    if output is None:
+        raise UsageError("no folder was given for the run: add -o, such as -o runs/atlas.")
+    if output.exists() and not resume:
+        raise StoreError(
+            f"{str(output)!r} exists already: add --resume to continue that run, or choose another folder."
+        )
+    return _extract(chosen, tasks, first, output, resume, _again(recipe, output, options), as_json)
+
+
+def changed_model(recipe: ExtractRecipe, name: str) -> ExtractRecipe:
+    """The recipe without the revision of its own model, when another one is asked for."""
+    import dataclasses
+
+    if name == recipe.model.name:
+        return recipe
+    return dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, revision=None))
+
+
+def _positive(slots: int | None) -> int | None:
+    if slots is not None and slots < 1:
+        raise UsageError(f"--slots is {slots}: give at least 1.")
+    return slots
+
+
+def _again(recipe: Path, output: Path, options: dict[str, Any]) -> str:
+    """The command that continues this very run."""
+    words = ["probecascade", "extract", str(recipe), "-o", str(output), "--resume"]
+    for option, value in options.items():
+        words += [] if value is None else [option, str(value)]
+    return shlex.join(words)
+
+
+def _estimate(recipe: ExtractRecipe, tasks: tuple[Task, ...], as_json: bool) -> None:
+    from probecascade.cli.size import bytes_per_checkpoint, most_checkpoints
+    from probecascade.cli.tables import print_json
+    from probecascade.models import resolve
+    from probecascade.models.shape import read_shape
+    from probecascade.store.schema import resolve_layers
+
+    shape = read_shape(resolve(recipe.model.name, recipe.model.revision))
+    capture = recipe.capture
+    every = range(shape.n_layers + 1)
+    layers = resolve_layers(every if capture.layers == "all" else capture.layers, shape.n_layers)
+    each = bytes_per_checkpoint(capture.checkpoints, len(layers), shape.d_model, capture.store_dtype)
+    episodes = len(tasks) * recipe.tasks.repeats
+    most = recipe.tasks.repeats * sum(
+        most_checkpoints(capture.checkpoints, recipe.agent.max_rounds, len(task.parts)) for task in tasks
+    )
+    record = {
+        "episodes": episodes,
+        "tasks": len(tasks),
+        "layers": list(layers),
+        "d_model": shape.d_model,
+        "dtype": capture.store_dtype,
+        "checkpoints": list(capture.checkpoints),
+        "bytes_per_checkpoint": round(each),
+        "most_checkpoints": most,
+        "most_bytes": round(most * each),
+    }
+    if as_json:
+        return print_json(record)
+    typer.echo(f"{episodes} episodes of {len(tasks)} tasks")
+    typer.echo(
+        f"{len(layers)} layers of {shape.d_model} numbers in {capture.store_dtype}, at {', '.join(capture.checkpoints)}"
+    )
+    typer.echo(f"{round(each)} bytes per checkpoint")
+    typer.echo(
+        f"at most {most} checkpoints and {size_text(most * each)}, if every episode went on for "
+        f"{recipe.agent.max_rounds} rounds"
+    )
+    typer.echo("nothing was written")
+
+
+def _extract(
+    recipe: ExtractRecipe,
+    tasks: TaskSet,
+    first: tuple[Task, ...],
+    output: Path,
+    resume: bool,
+    again: str,
+    as_json: bool,
+) -> int | None:
+    from probecascade.cli.session import open_session
+    from probecascade.store import Run
+
+    try:
+        session = open_session(recipe, tasks=tasks)
+        _play(session, first, output, resume)
+    except KeyboardInterrupt:
+        stored = f"{len(Run.open(output))} episodes are stored in {output}" if output.exists() else "nothing was stored"
+        typer.echo(f"probecascade: stopped; {stored}. To go on:\n  {again}", err=True)
+        return INTERRUPTED
+    record = summary(Run.open(output))
+    if as_json:
+        from probecascade.cli.tables import print_json
+
+        print_json(record)
+    else:
+        _tell(record)
+    return None
+
+
+def _play(session: Session, tasks: tuple[Task, ...], output: Path, resume: bool) -> None:
+    from probecascade.agents.react import episode_id
+    from probecascade.cli.progress import progress
+    from probecascade.cli.session import play
+    from probecascade.store import RunWriter
+
+    engine = session.engine
+    episodes = list(session.episodes(tasks))
+    with RunWriter(
+        output,
+        session.header,
+        layers=engine.layers,
+        d_model=engine.d_model,
+        dtype=session.recipe.capture.store_dtype,
+        resume=resume,
+    ) as writer:
+        left = [(task, seed) for task, seed in episodes if episode_id(task, seed) not in writer.stored]
+        for recording in progress(play(session, left), len(left), "extract"):
+            writer.add(recording)
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """What a run holds, counted from its own files, as JSON values."""
+    described = run.describe()
+    table = run.episodes
+    labelled = int(table.labelled.sum())
+    successes = int((table.outcome == "success").sum())
+    turns: Counter[str] = Counter()
+    for index in range(len(run)):
+        turns.update(step.finish_reason for step in run.episode(index).steps)
+    errors = Counter(table.reason[table.outcome == "error"].tolist())
+    return {
+        "run": str(run.path),
+        "episodes": len(run),
+        "groups": described["groups"],
+        "labelled": labelled,
+        "success_share": successes / labelled if labelled else None,
+        "outcomes": described["outcomes"],
+        "errors": dict(errors.most_common()),
+        "tokens": int(table.tokens.sum()),
+        "turns": turns.total(),
+        "turns_cut": turns["turn_limit"],
+        "checkpoints": sum(described["checkpoints"].values()),
+        "rejected": described["rejected"],
+        "bytes": described["bytes"],
+        "next": _next_command(run),
+    }
+
+
+def _next_command(run: Run) -> str:
+    named = len(run.header.get("gates", ()))
+    targets = "--recall " + ",".join(("0.9", "0.95", "0.99")[:named]) if named else "--keep 0.95"
+    return shlex.join(["probecascade", "fit", str(run.path)]) + f" {targets} -o cascades/{shlex.quote(run.path.name)}"
+
+
+def _tell(record: dict[str, Any]) -> None:
+    outcomes = ", ".join(f"{count} {name}" for name, count in record["outcomes"].items())
+    share = record["success_share"]
+    success = "no labelled episode" if share is None else f"success {100 * share:.1f} % of {record['labelled']}"
+    typer.echo(f"{record['episodes']} episodes of {record['groups']} groups: {success} ({outcomes})")
+    if record["errors"]:
+        reason, count = next(iter(record["errors"].items()))
+        total = sum(record["errors"].values())
+        typer.echo(f"{total} episodes ended in an error and carry no label; the commonest ({count}): {reason}")
+    cut = record["turns_cut"]
+    typer.echo(f"{record['tokens']} tokens in {record['turns']} turns, {cut} of them cut at the turn limit")
+    rejected = f", {record['rejected']} refused as not finite or too large" if record["rejected"] else ""
+    typer.echo(f"{record['checkpoints']} checkpoints{rejected}, {size_text(record['bytes'])} in {record['run']}")
+    typer.echo(f"next: {record['next']}")
+
+
+def size_text(count: float) -> str:
+    """Bytes in the unit that reads best."""
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

@@ -1,0 +1,271 @@
+"""`probecascade fit`: probes and thresholds from a stored run. Needs neither torch nor the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from probecascade.cli.options import parse_layers, parse_shares, split_names
+from probecascade.cli.recipes import CalibrateRecipe, read_calibrate
+from probecascade.errors import CascadeError, DataError, NothingToDoError, UsageError
+
+if TYPE_CHECKING:
+    from probecascade.evaluation import Backtest
+    from probecascade.policies import Cascade, FitResult
+    from probecascade.probes import Interval
+    from probecascade.store import Run
+
+NOT_REACHED = 3  # exit code of --strict
+
+
+def fit(
+    run: Annotated[Path, typer.Argument(help="A run that `probecascade extract` made.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the cascade.")],
+    recall: Annotated[
+        str | None,
+        typer.Option(help="Shares of the doomed episodes to catch up to each gate, rising: 0.9,0.95,0.99."),
+    ] = None,
+    keep: Annotated[
+        str | None, typer.Option(help="Share of the would-be successes that no gate may abort: 0.95.")
+    ] = None,
+    gates: Annotated[
+        str | None, typer.Option(help="Checkpoints to gate at, in order: observation:1,action:2,part:1.")
+    ] = None,
+    gate_answers: Annotated[
+        bool, typer.Option("--gate-answers", help="Also gate the turn that finishes an episode.")
+    ] = False,
+    layers: Annotated[
+        str | None, typer.Option(help="Layers to choose from by cross-validation; default: all stored ones.")
+    ] = None,
+    uses: Annotated[
+        str, typer.Option(help="What the probes read: states, or signals (the surface baseline).")
+    ] = "states",
+    recipe: Annotated[
+        Path | None, typer.Option(help="A recipe of calibrate/; options given here go before its values.")
+    ] = None,
+    split_seed: Annotated[int | None, typer.Option(help="Seed of the split of groups; default: the run's.")] = None,
+    shares: Annotated[
+        str | None, typer.Option(help="Per cent of groups to fit, calibrate and test; default 50,25,25.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the cross-validation's folds.")] = 0,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 if a target was not reached.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a cascade in that folder.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int | None:
+    """Fit a probe per gate and set the thresholds, by --recall or by --keep.
+
+    Groups are split into fit (probes), calibrate (thresholds) and test (the held-out numbers). What is
+    promised holds on the calibration episodes. Without --gates the run's recipe names them; --keep alone
+    takes every action:r and part:p that enough episodes reach.
+
+    Examples:
+
+      probecascade fit runs/atlas --recall 0.9,0.95,0.99 -o cascades/atlas
+
+      probecascade fit runs/atlas --keep 0.95 -o cascades/atlas-keep
+
+      probecascade fit runs/atlas --keep 0.95 --uses signals -o cascades/surface
+    """
+    from probecascade.store import Run
+
+    settings = _settings(read_calibrate(recipe) if recipe else None, recall, keep, gates, gate_answers, layers, uses)
+    if output.exists() and not overwrite:
+        raise CascadeError(f"{str(output)!r} exists already: choose another folder, or add --overwrite.")
+    stored = Run.open(run)
+    result = _fit(stored, settings, split_seed, parse_shares(shares), seed)
+    held_out, notes = _held_out(result.cascade, stored)
+    cascade = result.cascade.with_held_out(held_out.record if held_out else {})
+    cascade.save(output, overwrite=overwrite)
+    record = _record(output, stored, result, cascade, notes)
+    if as_json:
+        from probecascade.cli.tables import print_json
+
+        print_json(record)
+    else:
+        _tell(record, result, held_out, run)
+    return NOT_REACHED if strict and not result.reached else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    recalls: tuple[Any, ...] | str | None
+    keep: Any
+    gates: tuple[str, ...] | None
+    gate_answers: bool
+    layers: tuple[int, ...] | None
+    uses: Literal["states", "signals"]
+    recipe: CalibrateRecipe | None
+
+
+def _settings(
+    recipe: CalibrateRecipe | None,
+    recall: str | None,
+    keep: str | None,
+    gates: str | None,
+    gate_answers: bool,
+    layers: str | None,
+    uses: str,
+) -> _Settings:
+    """Options before the recipe: a target given here replaces those of the recipe altogether."""
+    if uses not in ("states", "signals"):
+        raise UsageError(f"--uses is {uses!r}: give states or signals.")
+    recalls: tuple[Any, ...] | str | None = recall
+    chosen_keep: Any = keep
+    if recipe and recall is None and keep is None:
+        recalls, chosen_keep = recipe.targets.recall, recipe.targets.keep
+    if recalls is None and chosen_keep is None:
+        raise UsageError("no target was given: add --recall 0.9,0.95, --keep 0.95, or a --recipe.")
+    return _Settings(
+        recalls=recalls,
+        keep=chosen_keep,
+        gates=split_names(gates) if gates is not None or not recipe else recipe.gates.names,
+        gate_answers=gate_answers or bool(recipe and recipe.gates.answers),
+        layers=parse_layers(layers) if layers is not None or not recipe else recipe.probe.layers,
+        uses="signals" if uses == "signals" else "states",
+        recipe=recipe,
+    )
+
+
+def _fit(
+    run: Run, settings: _Settings, split_seed: int | None, shares: tuple[int, int, int] | None, seed: int
+) -> FitResult:
+    from probecascade.policies import fit_cascade
+    from probecascade.probes import LogisticFitter
+
+    recipe, default = settings.recipe, run.header.get("split", {})
+    if recipe:
+        default = {"seed": recipe.split.seed, "shares": recipe.split.shares}
+    strengths = recipe.probe.strengths if recipe else None
+    return fit_cascade(
+        run,
+        recalls=settings.recalls,
+        keep=settings.keep,
+        gates=settings.gates,
+        layers=settings.layers,
+        uses=settings.uses,
+        gate_answers=settings.gate_answers,
+        fitter=LogisticFitter(strengths=strengths, seed=seed) if strengths else None,
+        split_seed=default.get("seed", 0) if split_seed is None else split_seed,
+        shares=shares or tuple(default.get("shares", (50, 25, 25))),
+        seed=seed,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldOut:
+    """The cascade on the test episodes, which shaped nothing of it."""
+
+    result: Backtest
+    auroc: dict[str, Interval | None]
+    record: dict[str, Any]
+
+
+def _held_out(cascade: Cascade, run: Run) -> tuple[_HeldOut | None, list[str]]:
+    from probecascade.cli.tables import backtest_record, interval_record
+    from probecascade.evaluation import backtest_run
+
+    try:
+        result = backtest_run(cascade, run, "test")
+    except NothingToDoError:
+        return None, ["no labelled episode is in the test split: there are no held-out numbers."]
+    auroc = held_out_auroc(cascade, run)
+    record = backtest_record(result, cascade) | {
+        "split": "test",
+        "auroc": {name: None if found is None else interval_record(found) for name, found in auroc.items()},
+    }
+    return _HeldOut(result, auroc, record), []
+
+
+def held_out_auroc(cascade: Cascade, run: Run) -> dict[str, Interval | None]:
+    """AUROC of each gate's scores on the run's test episodes, by checkpoint; None where a class is missing."""
+    import numpy as np
+
+    from probecascade.policies import score_run
+    from probecascade.probes import auroc_interval
+    from probecascade.store import assign_split
+
+    split, episodes = cascade.provenance["split"], run.episodes
+    names = assign_split(episodes.group.tolist(), seed=split["seed"], shares=tuple(split["shares"]))
+    test = episodes.labelled & (names == "test")
+    scores = score_run(run, cascade.gates, gate_answers=cascade.gate_answers).scores
+    found: dict[str, Interval | None] = {}
+    for column, gate in enumerate(cascade.gates):
+        use = test & ~np.isnan(scores[:, column])
+        try:
+            found[gate.checkpoint] = auroc_interval(scores[use, column], episodes.failed[use], episodes.group[use])
+        except DataError:
+            found[gate.checkpoint] = None
+    return found
+
+
+def _record(output: Path, run: Run, result: FitResult, cascade: Cascade, notes: list[str]) -> dict[str, Any]:
+    counted = result.cascade.provenance["episodes"]
+    test = cascade.held_out.get("episodes", 0)
+    return {
+        "cascade": str(output),
+        "run": str(run.path),
+        "split": {**cascade.provenance["split"], "episodes": {**counted, "test": test}},
+        "promise": cascade.promise,
+        "reached": result.reached,
+        "gates": [
+            {
+                "checkpoint": row.gate.checkpoint,
+                "layer": row.gate.layer,
+                "auroc": row.auroc,
+                "auroc_by_layer": dict(row.layers),
+                "strength": row.strength,
+                "folds": row.folds,
+                "fit_doomed": row.fit_doomed,
+                "fit_successes": row.fit_successes,
+                "threshold": row.gate.threshold,
+                "target": row.gate.target,
+                "reached": row.gate.reached,
+                "counts": dict(row.gate.counts),
+            }
+            for row in result.table
+        ],
+        "held_out": dict(cascade.held_out),
+        "warnings": [*result.warnings, *notes],
+    }
+
+
+def _tell(record: dict[str, Any], result: FitResult, held_out: _HeldOut | None, run: Path) -> None:
+    from probecascade.cli.tables import auroc_text, share_text, table, threshold_text
+
+    counted = record["split"]["episodes"]
+    typer.echo(f"labelled episodes: {counted['fit']} fit, {counted['calibrate']} calibrate, {counted['test']} test")
+    for warning in record["warnings"]:
+        typer.echo(f"note: {warning}")
+    typer.echo("")
+    rows = []
+    for row in result.table:
+        gate, counts = row.gate, row.gate.counts
+        rows.append(
+            [
+                gate.checkpoint,
+                "signals" if gate.layer is None else str(gate.layer),
+                f"{row.auroc:.3f} n={row.fit_doomed + row.fit_successes}",
+                auroc_text(held_out.auroc[gate.checkpoint]) if held_out else "–",
+                threshold_text(gate.threshold),
+                gate.target or "–",
+                "yes" if gate.reached else "no",
+                f"{counts['caught']}/{counts['doomed']}" if "caught" in counts else f"+{counts['fired_doomed']}",
+                f"-{counts['fired_successes']}",
+            ]
+        )
+    titles = ["gate", "layer", "AUROC fit (cv)", "AUROC test", "threshold", "target", "reached", "caught", "lost"]
+    typer.echo(table(titles, rows))
+    typer.echo("caught: failures aborted on the calibration episodes; lost: successes aborted there by this gate")
+    typer.echo("")
+    typer.echo(record["promise"])
+    if held_out:
+        tokens = held_out.result.saved["tokens"].share
+        typer.echo(
+            f"On the test episodes, which shaped nothing: failures caught {share_text(held_out.result.caught)}, "
+            f"successes kept {share_text(held_out.result.kept)}, tokens saved {share_text(tokens)}."
+        )
+    typer.echo(f"written to {record['cascade']}")
+    typer.echo(f"next: probecascade eval {record['cascade']} {run} --split test")

@@ -1,0 +1,248 @@
+"""`probecascade inspect`: what is in a run or a cascade, down to one transcript. Needs no model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from probecascade.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from probecascade.episode import Episode
+    from probecascade.policies import Cascade
+    from probecascade.store import Run
+
+
+def inspect(
+    path: Annotated[Path, typer.Argument(help="The folder of a run or of a cascade.")],
+    episode: Annotated[
+        str | None, typer.Option(help="Show this episode of a run: its id, or its number from 0.")
+    ] = None,
+    cascade: Annotated[Path | None, typer.Option(help="With --episode: show this cascade's scores beside it.")] = None,
+    limit: Annotated[int | None, typer.Option(help="List the first so many episodes of a run.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Accept a cascade of another model.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show what a run or a cascade holds, or one episode from beginning to end.
+
+    Examples:
+
+      probecascade inspect runs/atlas
+
+      probecascade inspect runs/atlas --episode 0 --cascade cascades/atlas
+
+      probecascade inspect cascades/atlas
+    """
+    if (path / "cascade.json").is_file():
+        if episode is not None or cascade is not None or limit is not None:
+            raise UsageError(f"{str(path)!r} is a cascade and holds no episodes: give a run for that.")
+        return _cascade(path, as_json)
+    if cascade is not None and episode is None:
+        raise UsageError("--cascade shows scores of one episode: add --episode 0.")
+    if path.is_dir() and not (path / "run.json").is_file():
+        raise StoreError(f"{str(path)!r} is neither a run nor a cascade: give a folder that extract or fit made.")
+    from probecascade.policies import Cascade
+    from probecascade.store import Run
+
+    run = Run.open(path)
+    if episode is None:
+        return _run(run, limit, as_json)
+    loaded = None
+    if cascade is not None:
+        loaded = Cascade.load(cascade)
+        loaded.check_fits(run.header, force=force)
+    _episode(run, _index(run, episode), loaded, as_json)
+
+
+def _cascade(path: Path, as_json: bool) -> None:
+    from probecascade.cli.tables import print_json, table, threshold_text
+    from probecascade.policies import Cascade
+
+    cascade = Cascade.load(path)
+    if as_json:
+        groups = {name: len(of) for name, of in cascade.provenance.get("groups", {}).items()}
+        return print_json(
+            {
+                "path": str(path),
+                "promise": cascade.promise,
+                "gate_answers": cascade.gate_answers,
+                "gates": [gate.record() for gate in cascade.gates],
+                "held_out": cascade.held_out,
+                "provenance": {**cascade.provenance, "groups": groups},
+            }
+        )
+    provenance: Any = cascade.provenance
+    model = provenance.get("run", {}).get("model", {})
+    typer.echo(f"cascade for {model.get('model', 'an unknown model')} in {model.get('dtype', 'an unknown dtype')}")
+    rows = []
+    for gate in cascade.gates:
+        layer = "signals" if gate.layer is None else str(gate.layer)
+        target = gate.target or "–"
+        rows.append([gate.checkpoint, layer, threshold_text(gate.threshold), target, "yes" if gate.reached else "no"])
+    typer.echo(table(["gate", "layer", "threshold", "target", "reached"], rows))
+    typer.echo(cascade.promise)
+    if cascade.held_out:
+        for key, words in (("caught", "failures caught"), ("kept", "successes kept")):
+            found = cascade.held_out[key]
+            share = "–" if found["value"] is None else f"{100 * found['value']:.1f} %"
+            typer.echo(f"held out: {words} {share} n={found['n']}")
+
+
+def _run(run: Run, limit: int | None, as_json: bool) -> None:
+    from probecascade.cli.extract import size_text
+    from probecascade.cli.tables import print_json, table
+    from probecascade.cli.tasks import check_limit
+
+    check_limit(limit)
+    described = run.describe()
+    shown = [_line(run, index) for index in range(min(limit or 0, len(run)))]
+    if as_json:
+        return print_json(described | ({} if limit is None else {"listed": shown}))
+    model = described["model"] or {}
+    typer.echo(f"run of {model.get('model', 'an unknown model')} in {model.get('dtype', 'an unknown dtype')}")
+    outcomes = ", ".join(f"{count} {name}" for name, count in described["outcomes"].items()) or "none"
+    typer.echo(f"{described['episodes']} episodes of {described['groups']} groups: {outcomes}")
+    layers = ", ".join(map(str, described["layers"]))
+    typer.echo(f"layers {layers} ({described['layer_convention']})")
+    typer.echo(f"states of {described['d_model']} numbers in {described['dtype']}, {size_text(described['bytes'])}")
+    if described["incomplete"]:
+        typer.echo(f"{described['incomplete']} unfinished shards are left out (a writer at work, or one that died)")
+    if described["rejected"]:
+        typer.echo(f"{described['rejected']} checkpoints were refused as not finite or too large")
+    typer.echo(table(["checkpoint", "states"], [[k, str(v)] for k, v in described["checkpoints"].items()]))
+    if shown:
+        columns = ("index", "episode_id", "outcome", "rounds", "tokens")
+        typer.echo(table(columns, [[str(line[key]) for key in columns] for line in shown]))
+
+
+def _line(run: Run, index: int) -> dict[str, Any]:
+    table = run.episodes
+    return {
+        "index": index,
+        "episode_id": str(table.episode_id[index]),
+        "outcome": str(table.outcome[index]),
+        "rounds": int(table.rounds[index]),
+        "tokens": int(table.tokens[index]),
+    }
+
+
+def _index(run: Run, wanted: str) -> int:
+    """The number of an episode that is named by its id or its number; an id that looks like a number wins."""
+    ids = run.episodes.episode_id.tolist()
+    if wanted in ids:
+        return int(ids.index(wanted))
+    if wanted.isdecimal() and int(wanted) < len(ids):
+        return int(wanted)
+    raise StoreError(
+        f"the episode {wanted!r} is not in {str(run.path)!r}, which holds {len(ids)}: give an id "
+        f"{f'such as {ids[0]!r} ' if ids else ''}or a number from 0."
+    )
+
+
+def _episode(run: Run, index: int, cascade: Cascade | None, as_json: bool) -> None:
+    from probecascade.cli.tables import print_json
+
+    episode = run.episode(index)
+    scores = {} if cascade is None else scores_of(run, index, episode, cascade)
+    stop = next((name for name, (score, threshold) in scores.items() if score >= threshold), None)
+    if as_json:
+        return print_json(_episode_record(index, episode, cascade, scores, stop))
+    doomed = "" if episode.doomed_round is None else f", doomed in round {episode.doomed_round}"
+    typer.echo(f"{episode.episode_id}: {episode.outcome} ({episode.reason}){doomed}")
+    typer.echo(
+        f"{len(episode.steps)} rounds, {episode.tokens} tokens, {episode.calls} tool calls, "
+        f"prompt of {episode.prompt_tokens} tokens"
+    )
+    typer.echo("")
+    for step in episode.steps:
+        mark = "  <- doomed here" if step.round == episode.doomed_round else ""
+        typer.echo(f"[{step.round}]{step.text.rstrip()}{mark}")
+        for line in _scored_lines(episode, step.round, scores, stop, ("action", "part", "thought")):
+            typer.echo(line)
+        if step.observation:
+            typer.echo(f"Observation ({step.observation_kind}): {step.observation}")
+        for line in _scored_lines(episode, step.round, scores, stop, ("observation",)):
+            typer.echo(line)
+    typer.echo("")
+    typer.echo(_signals_table(episode))
+    if cascade is not None:
+        typer.echo(f"aborted at {stop}" if stop else "no gate fires")
+
+
+def scores_of(run: Run, index: int, episode: Episode, cascade: Cascade) -> dict[str, tuple[float, float]]:
+    """Score and threshold at each gate that the episode reaches, in the order in which it reaches them."""
+    import numpy as np
+
+    gates = {gate.checkpoint: gate for gate in cascade.gates}
+    hidden = run.hidden(index)
+    found = {}
+    for point, states in zip(episode.checkpoints, hidden, strict=True):
+        gate = gates.get(point.name)
+        if gate is None or (point.final and not cascade.gate_answers):
+            continue
+        signals = np.asarray(point.signals, dtype=np.float32)[None, :]
+        own = None if gate.layer is None else states[run.layers.index(gate.layer)][None, :]
+        found[point.name] = (float(gate.score(own, signals)[0]), gate.threshold)
+    return found
+
+
+def _scored_lines(
+    episode: Episode,
+    round_: int,
+    scores: dict[str, tuple[float, float]],
+    stop: str | None,
+    kinds: tuple[str, ...],
+) -> list[str]:
+    from probecascade.cli.tables import threshold_text
+
+    lines = []
+    for point in episode.checkpoints:
+        if point.round != round_ or point.kind not in kinds or point.name not in scores:
+            continue
+        score, threshold = scores[point.name]
+        mark = "  <- aborted here" if point.name == stop else ""
+        lines.append(f"    {point.name}: P(failure) {score:.4f}, threshold {threshold_text(threshold)}{mark}")
+    return lines
+
+
+def _signals_table(episode: Episode) -> str:
+    from probecascade.cli.tables import table
+    from probecascade.episode import SIGNALS
+
+    rows = [[point.name, *(f"{value:.4g}" for value in point.signals)] for point in episode.checkpoints]
+    return table(["checkpoint", *SIGNALS], rows)
+
+
+def _episode_record(
+    index: int,
+    episode: Episode,
+    cascade: Cascade | None,
+    scores: dict[str, tuple[float, float]],
+    stop: str | None,
+) -> dict[str, Any]:
+    import dataclasses
+
+    from probecascade.episode import SIGNALS
+
+    record: dict[str, Any] = {
+        "index": index,
+        "episode_id": episode.episode_id,
+        "outcome": episode.outcome,
+        "reason": episode.reason,
+        "reward": episode.reward,
+        "doomed_round": episode.doomed_round,
+        "tokens": episode.tokens,
+        "calls": episode.calls,
+        "steps": [dataclasses.asdict(step) for step in episode.steps],
+        "checkpoints": [
+            {"name": point.name, "round": point.round, "position": point.position, "final": point.final}
+            | {"signals": dict(zip(SIGNALS, point.signals, strict=True))}
+            for point in episode.checkpoints
+        ],
+    }
+    if cascade is not None:
+        record["scores"] = {name: {"score": s, "threshold": t} for name, (s, t) in scores.items()}
+        record["aborted_at"] = stop
+    return record

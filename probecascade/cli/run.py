@@ -1,0 +1,257 @@
+"""`probecascade run`: the agent at work with a cascade attached, beside its twins without one."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from probecascade.cli.options import changed
+from probecascade.cli.recipes import ExtractRecipe, read_extract
+from probecascade.errors import NothingToDoError, StoreError, UsageError
+
+if TYPE_CHECKING:
+    from probecascade.cli.session import Session
+    from probecascade.cli.tasks import TaskSet
+    from probecascade.episode import Decision, Episode, Task
+    from probecascade.evaluation import PolicyOutcome
+    from probecascade.policies import Cascade, FailOpen
+    from probecascade.store import RunWriter
+
+_TASKS = ("test", "calibrate", "fit", "fresh", "all")
+INTERRUPTED = 130
+
+
+def run(
+    recipe: Annotated[Path, typer.Argument(help="The recipe of the agent and its tasks.")],
+    cascade: Annotated[Path, typer.Option(help="A cascade that `probecascade fit` made.")],
+    tasks: Annotated[
+        str,
+        typer.Option(help="test, calibrate, fit: by the cascade's split; fresh: groups beyond the recipe's; all."),
+    ] = "test",
+    on_abort: Annotated[str, typer.Option(help="What an abort does: stop.")] = "stop",
+    shadow: Annotated[bool, typer.Option("--shadow", help="Score every episode and abort none.")] = False,
+    limit: Annotated[int | None, typer.Option(help="Take the first so many of these tasks.")] = None,
+    twins: Annotated[
+        bool, typer.Option("--twins/--no-twins", help="Also run each task without aborts, to compare.")
+    ] = True,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Store the live episodes as a run here.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Accept a cascade of another model.")] = False,
+    fail_closed: Annotated[
+        bool,
+        typer.Option("--fail-closed", help="End an episode as an error when a probe fails; default: go on."),
+    ] = False,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1 ...")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the sampling instead of the recipe's.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int | None:
+    """Run the agent live with a cascade, and again without it, and compare.
+
+    Both runs get the same tasks and seeds. A twin that diverges before an abort (bfloat16 may) is counted
+    and left out. `fresh` without --limit takes as many tasks as the test split of the recipe's would hold.
+
+    Examples:
+
+      probecascade run extract/quickstart.toml --cascade cascades/atlas-keep --tasks test
+
+      probecascade run extract/quickstart.toml --cascade cascades/atlas --tasks fresh --limit 50
+
+      probecascade run extract/quickstart.toml --cascade cascades/atlas --shadow --json
+    """
+    if tasks not in _TASKS:
+        raise UsageError(f"--tasks is {tasks!r}: give one of {', '.join(_TASKS)}.")
+    if on_abort != "stop":
+        raise UsageError(f"--on-abort is {on_abort!r}: give stop.")
+    chosen = changed(read_extract(recipe), "agent", seed=seed)
+    chosen = changed(chosen, "model", device=device)
+    if output is not None and output.exists():
+        raise StoreError(f"{str(output)!r} exists already: choose another folder.")
+
+    from probecascade.cli.tasks import task_set
+    from probecascade.policies import Cascade
+
+    loaded, every = Cascade.load(cascade), task_set(chosen)
+    picked = pick_tasks(loaded, every, tasks, limit)
+    plan = _Plan(loaded, cascade.name, picked, shadow, twins and not shadow, fail_closed, output, force)
+    try:
+        live, others, faults = _run(chosen, every, plan)
+    except KeyboardInterrupt:
+        stored = f"; the episodes so far are in {output}" if output is not None and output.exists() else ""
+        typer.echo(f"probecascade: stopped before the end{stored}.", err=True)
+        return INTERRUPTED
+    seen = len(loaded.overlap(task.group for task in picked))
+    _report(plan, live, others, faults, seen, tasks, as_json)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    cascade: Cascade
+    name: str
+    tasks: tuple[Task, ...]
+    shadow: bool
+    twins: bool
+    fail_closed: bool
+    output: Path | None
+    force: bool
+
+
+def pick_tasks(cascade: Cascade, every: TaskSet, which: str, limit: int | None) -> tuple[Task, ...]:
+    """The tasks to run: a split of the recipe's by the cascade's own seed and shares, or fresh ones.
+
+    Fresh tasks are of groups beyond the recipe's of which the cascade has seen none. UsageError for a
+    cascade that records no split, NothingToDoError where no task is left.
+    """
+    from probecascade.cli.tasks import check_limit
+    from probecascade.store import assign_split
+
+    check_limit(limit)
+    split = cascade.provenance.get("split")
+    if which in ("test", "calibrate", "fit"):
+        if not split:
+            raise UsageError("the cascade records no split, so its test tasks are unknown: give --tasks fresh.")
+        groups = [task.group for task in every.tasks]
+        names = assign_split(groups, seed=split["seed"], shares=tuple(split["shares"])).tolist()
+        found = [task for task, name in zip(every.tasks, names, strict=True) if name == which]
+    elif which == "fresh":
+        share = split["shares"][2] if split else 25
+        wanted = max(1, len(every.tasks) * share // 100) if limit is None else limit
+        unseen = (task for task in every.fresh() if not cascade.overlap([task.group]))
+        found = list(itertools.islice(unseen, wanted))
+    else:
+        found = list(every.tasks)
+    if not found[:limit]:
+        raise NothingToDoError(f"no episodes to run: there is no {which} task; choose other --tasks or --limit.")
+    return tuple(found[:limit])
+
+
+def _run(recipe: ExtractRecipe, every: TaskSet, plan: _Plan) -> tuple[list[Episode], list[Episode], int]:
+    """Live episodes, their twins, and how often the policy failed."""
+    from probecascade.cli.progress import progress
+    from probecascade.cli.session import open_session, play
+    from probecascade.policies import FailOpen, Shadow
+
+    session = open_session(recipe, layers=_layers(recipe, plan), tasks=every)
+    plan.cascade.check_fits(session.header, force=plan.force)
+    guarded: FailOpen = FailOpen(plan.cascade, "raise" if plan.fail_closed else "continue")
+    policy = Shadow(guarded) if plan.shadow else guarded
+    episodes = list(session.episodes(plan.tasks))
+    live: list[Episode] = []
+    others: list[Episode] = []
+    total = len(episodes) * (1 + plan.twins)
+
+    def recordings() -> Iterator[None]:
+        with _writer(session, plan) as writer:
+            for recording in play(session, episodes, policy):
+                live.append(recording.episode)
+                if writer is not None:
+                    writer.add(recording)
+                yield
+        if plan.twins:
+            for recording in play(session, episodes):
+                others.append(recording.episode)
+                yield
+
+    for _ in progress(recordings(), total, "run"):
+        pass
+    return live, others, guarded.faults
+
+
+def _layers(recipe: ExtractRecipe, plan: _Plan) -> Sequence[int] | None:
+    """Those that the cascade reads; where the episodes are stored, the recipe's too (None: all of them)."""
+    from probecascade.store.schema import resolve_layers
+
+    own = tuple(plan.cascade.layers)
+    if plan.output is None:
+        return own
+    if recipe.capture.layers == "all":
+        return None
+    n_layers = plan.cascade.provenance.get("run", {}).get("n_layers")
+    return tuple(sorted({*own, *resolve_layers(recipe.capture.layers, n_layers)}))
+
+
+@contextlib.contextmanager
+def _writer(session: Session, plan: _Plan) -> Iterator[RunWriter | None]:
+    from probecascade.store import RunWriter
+
+    if plan.output is None:
+        yield None
+        return
+    engine = session.engine
+    dtype = session.recipe.capture.store_dtype
+    header = {**session.header, "policy": {"cascade": plan.name, "shadow": plan.shadow}}
+    with RunWriter(plan.output, header, layers=engine.layers, d_model=engine.d_model, dtype=dtype) as writer:
+        yield writer
+
+
+def compare(plan_name: str, live: Sequence[Episode], twins: Sequence[Episode], shadow: bool) -> list[PolicyOutcome]:
+    """Rows for no abort and for the cascade. In shadow the episodes are their own twins."""
+    from probecascade.evaluation import compare_twins, read_off
+
+    if shadow:
+        wanted = [_would_abort(episode.decision) for episode in live]
+        return [read_off("no abort", [None] * len(live), live), read_off(plan_name, wanted, live)]
+    return [read_off("no abort", [None] * len(twins), twins), compare_twins(plan_name, live, twins)]
+
+
+def _would_abort(decision: Decision | None) -> Decision | None:
+    return None if decision is None else dataclasses.replace(decision, action="abort")
+
+
+def _report(
+    plan: _Plan,
+    live: list[Episode],
+    twins: list[Episode],
+    faults: int,
+    seen: int,
+    which: str,
+    as_json: bool,
+) -> None:
+    from probecascade.cli.tables import outcome_record, outcome_table, print_json
+
+    outcomes = dict(sorted(Counter(episode.outcome for episode in live).items()))
+    gates = Counter(e.decision.gate for e in live if e.decision is not None)
+    compared = plan.twins or plan.shadow
+    rows = compare(plan.name, live, twins, plan.shadow) if compared else []
+    record: dict[str, Any] = {
+        "cascade": plan.name,
+        "tasks": which,
+        "shadow": plan.shadow,
+        "episodes": len(live),
+        "outcomes": outcomes,
+        "aborts_by_gate": {g.checkpoint: gates[g.checkpoint] for g in plan.cascade.gates},
+        "faults": faults,
+        "groups_seen_by_the_cascade": seen,
+        "policies": [outcome_record(row) for row in rows],
+    }
+    if as_json:
+        return print_json(record)
+    counted = ", ".join(f"{count} {name}" for name, count in outcomes.items())
+    typer.echo(f"{len(live)} {which} episodes{' in shadow' if plan.shadow else ''}: {counted}")
+    verb = "would have aborted" if plan.shadow else "aborted"
+    per_gate = ", ".join(f"{count} at {name}" for name, count in record["aborts_by_gate"].items())
+    typer.echo(f"{verb}: {per_gate}")
+    if faults:
+        typer.echo(f"the cascade failed {faults} times and was passed over there")
+    if seen:
+        typer.echo(f"{seen} of these groups shaped the cascade, so its numbers on them flatter it")
+    if rows:
+        typer.echo("")
+        typer.echo(outcome_table(rows))
+        typer.echo("shares with 95 % intervals over groups; caught and kept are counted by the twins without aborts")
+        if rows[-1].diverged or rows[-1].unlabelled:
+            typer.echo(
+                f"left out: {rows[-1].diverged} pairs that diverged before the decision, "
+                f"{rows[-1].unlabelled} without a label"
+            )
+    if plan.output is not None:
+        typer.echo(f"the live episodes are in {plan.output}")

