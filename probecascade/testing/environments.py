@@ -1,8 +1,4 @@
-"""Contract checks and fakes for the seams of `probecascade.interfaces`.
-
-Run `check_environment` against an environment of your own, from any test framework: it raises an
-AssertionError that says which promise was broken.
-"""
+"""The contract check and the fake of `interfaces.Environment`."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ from typing import Any
 from probecascade.episode import Action, Foresight, Observation, Task
 from probecascade.errors import ProbecascadeError, UsageError
 from probecascade.interfaces import Environment
+from probecascade.testing.promises import expect
 
 OBSERVATION_KINDS = ("content", "not_found", "tool_error", "invalid", "next_part", "finish")
 
@@ -24,9 +21,7 @@ class ScriptedEnvironment:
     as final if the next observation is `done`. Raises UsageError before `reset` and when the script is over.
     """
 
-    def __init__(
-        self, observations: Sequence[Observation], tools: Sequence[str] = ("search", "finish")
-    ) -> None:
+    def __init__(self, observations: Sequence[Observation], tools: Sequence[str] = ("search", "finish")) -> None:
         self.observations = tuple(observations)
         self.tools = tools
         self.actions: list[Action] = []
@@ -69,53 +64,53 @@ def check_environment(make_env: Callable[[], Environment], task: Task) -> None:
     _check_invalid_actions(make_env, task)
     _check_foresight_leaves_no_trace(make_env, task)
     right = _play(make_env(), task, [part.answers[0] for part in task.parts])
-    _expect(right[-1].reward == 1.0, "right answers to every part earn a reward of 1.0")
-    _expect(not any(seen.doomed for seen in right), "right answers never doom an episode")
+    expect(right[-1].reward == 1.0, "right answers to every part earn a reward of 1.0")
+    expect(not any(seen.doomed for seen in right), "right answers never doom an episode")
     for wrong_part in range(len(task.parts)):
         answers = [part.answers[0] for part in task.parts]
         answers[wrong_part] = "no such answer"
         wrong = _play(make_env(), task, answers)
-        _expect(wrong[-1].reward < 1.0, "a wrong answer costs the full reward")
+        expect(wrong[-1].reward < 1.0, "a wrong answer costs the full reward")
         for before, after in itertools.pairwise(wrong):
-            _expect(not before.doomed or after.doomed is not False, "a doomed episode stays doomed")
+            expect(not before.doomed or after.doomed is not False, "a doomed episode stays doomed")
         said, meant = [seen.text for seen in wrong], [seen.text for seen in right]
-        _expect(said[:-1] == meant[:-1], "what the agent reads never says whether an answer was right")
+        expect(said[:-1] == meant[:-1], "what the agent reads never says whether an answer was right")
 
 
 def _check_tools(env: Environment) -> None:
-    _expect(isinstance(env, Environment), "an environment has tools, reset, foresee and step")
+    expect(isinstance(env, Environment), "an environment has tools, reset, foresee and step")
     tools = list(env.tools)
-    _expect("finish" in tools, "'finish' is one of the tools")
-    _expect(all(tool == tool.lower() and tool for tool in tools), "tools are named in lower case")
-    _expect(len(set(tools)) == len(tools), "tools are distinct")
+    expect("finish" in tools, "'finish' is one of the tools")
+    expect(all(tool == tool.lower() and tool for tool in tools), "tools are named in lower case")
+    expect(len(set(tools)) == len(tools), "tools are distinct")
 
 
 def _check_invalid_actions(make_env: Callable[[], Environment], task: Task) -> None:
     env = make_env()
-    _expect(bool(env.reset(task).strip()), "reset returns the text of the task")
+    expect(bool(env.reset(task).strip()), "reset returns the text of the task")
     for action in (
         Action("", "", False, "A turn must end with an action."),
         Action("", "two words", False, "There is no such tool."),
         Action("finish", ""),
         Action("no_such_tool", "Ada"),
     ):
-        _expect(env.foresee(action) == Foresight(), f"nothing is foreseen of the invalid {action}")
+        expect(env.foresee(action) == Foresight(), f"nothing is foreseen of the invalid {action}")
         seen = env.step(action)
-        _expect(seen.kind == "invalid" and not seen.done, f"{action} is answered with kind 'invalid'")
-        _expect(bool(seen.text.strip()), "an invalid action is answered with a sentence")
-        _expect(not seen.doomed and seen.reward == 0.0, "an invalid action alone neither dooms nor pays")
+        expect(seen.kind == "invalid" and not seen.done, f"{action} is answered with kind 'invalid'")
+        expect(bool(seen.text.strip()), "an invalid action is answered with a sentence")
+        expect(not seen.doomed and seen.reward == 0.0, "an invalid action alone neither dooms nor pays")
 
 
 def _check_foresight_leaves_no_trace(make_env: Callable[[], Environment], task: Task) -> None:
     looked, plain = make_env(), make_env()
-    _expect(looked.reset(task) == plain.reset(task), "two environments start a task alike")
+    expect(looked.reset(task) == plain.reset(task), "two environments start a task alike")
     questions = [page.title for page in task.paragraphs[:4]] + ["no such page", "no such page"]
     actions = [Action(tool, text) for tool in plain.tools if tool != "finish" for text in questions]
     for action in actions:
-        _expect(looked.foresee(action) == looked.foresee(action), "foreseeing twice gives the same")
+        expect(looked.foresee(action) == looked.foresee(action), "foreseeing twice gives the same")
         seen, twin = looked.step(action), plain.step(action)
-        _expect(seen == twin, "foresee changes nothing, and equal actions bring equal observations")
-        _expect(seen.kind in OBSERVATION_KINDS, f"{seen.kind!r} is one of {', '.join(OBSERVATION_KINDS)}")
+        expect(seen == twin, "foresee changes nothing, and equal actions bring equal observations")
+        expect(seen.kind in OBSERVATION_KINDS, f"{seen.kind!r} is one of {', '.join(OBSERVATION_KINDS)}")
         if seen.done:
             return
 
@@ -128,15 +123,15 @@ def _play(env: Environment, task: Task, answers: Sequence[str]) -> list[Observat
         action = Action("finish", answer)
         foresight = env.foresee(action)
         seen.append(env.step(action))
-        _expect(("part", part) in foresight.events, f"the end of part {part} is foreseen as its event")
-        _expect(
+        expect(("part", part) in foresight.events, f"the end of part {part} is foreseen as its event")
+        expect(
             foresight.final == seen[-1].done,
             "a finish is foreseen as final if and only if it ends the episode",
         )
-        _expect(seen[-1].done == (part == len(answers)), "the episode ends with its last part")
+        expect(seen[-1].done == (part == len(answers)), "the episode ends with its last part")
         kind = "finish" if seen[-1].done else "next_part"
-        _expect(seen[-1].kind == kind, "a part that ends brings kind 'next_part', the last one 'finish'")
-        _expect(0.0 <= seen[-1].reward <= 1.0, "a reward lies in [0, 1]")
+        expect(seen[-1].kind == kind, "a part that ends brings kind 'next_part', the last one 'finish'")
+        expect(0.0 <= seen[-1].reward <= 1.0, "a reward lies in [0, 1]")
     _check_is_refused(env, "after the end")
     env.reset(task)  # an environment can be used again
     return seen
@@ -151,12 +146,5 @@ def _check_is_refused(env: Environment, when: str) -> None:
         except ProbecascadeError:
             refused = True
         except Exception as error:
-            raise AssertionError(
-                f"broken promise: a call {when} is refused with a ProbecascadeError"
-            ) from error
-        _expect(refused, f"a call {when} is refused with a ProbecascadeError")
-
-
-def _expect(kept: bool, promise: str) -> None:
-    if not kept:
-        raise AssertionError(f"broken promise: {promise}")
+            raise AssertionError(f"broken promise: a call {when} is refused with a ProbecascadeError") from error
+        expect(refused, f"a call {when} is refused with a ProbecascadeError")

@@ -1,0 +1,23 @@
+"""Contract checks and fakes for the seams of `probecascade.interfaces`.
+
+Run `check_environment`, `check_probe` or `check_policy` against one of your own, from any test framework: it raises
+an AssertionError that says which promise was broken. The fakes need no torch.
+"""
+
+from __future__ import annotations
+
+from probecascade.testing.environments import OBSERVATION_KINDS, ScriptedEnvironment, check_environment
+from probecascade.testing.models import ScriptedModel
+from probecascade.testing.policies import RecordingPolicy, check_policy
+from probecascade.testing.probes import ConstantProbe, check_probe
+
+__all__ = [
+    "OBSERVATION_KINDS",
+    "ConstantProbe",
+    "RecordingPolicy",
+    "ScriptedEnvironment",
+    "ScriptedModel",
+    "check_environment",
+    "check_policy",
+    "check_probe",
+]
