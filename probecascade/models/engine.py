@@ -97,7 +97,7 @@ class Engine:
         self._running = False
 
     def encode(self, text: str, *, plain: bool = False) -> list[int]:
-        """Ids of a piece of text, none added around it. With `plain`, special tokens written in it are mere characters."""
+        """Ids of a piece of text, none added around it; with `plain`, special tokens in it are mere characters."""
         ids: list[int] = self.tokenizer(text, add_special_tokens=False, split_special_tokens=plain).input_ids
         return ids
 
@@ -264,7 +264,8 @@ class Engine:
         if keep and set(self._captured) != set(self.layers):
             missing = sorted(set(self.layers) - set(self._captured))
             raise ModelError(
-                f"the hooks on layers {missing} gave nothing in a forward; a compiled model hides its blocks: give the plain one."
+                f"the hooks on layers {missing} gave nothing in a forward; "
+                "a compiled model hides its blocks: give the plain one."
             )
         logits: Tensor = output.logits[0]
         return logits
@@ -389,7 +390,8 @@ class Engine:
                 or not all(0 <= k < len(request.ids) for k in request.keep)
             ):
                 return ModelError(
-                    f"a Feed of {len(request.ids)} ids with keep={request.keep} was asked for; give ids, and rising offsets within them."
+                    f"a Feed of {len(request.ids)} ids with keep={request.keep} was asked for; "
+                    "give ids, and rising offsets within them."
                 )
             longest += len(request.ids)
         elif isinstance(request, Sample):
@@ -400,7 +402,8 @@ class Engine:
             if request.max_tokens < 1 or not request.temperature >= 0 or not 0 < request.top_p <= 1:
                 return ModelError(
                     f"a Sample with max_tokens={request.max_tokens}, temperature={request.temperature} and "
-                    f"top_p={request.top_p} was asked for; give at least 1 token, a temperature >= 0 and 0 < top_p <= 1."
+                    f"top_p={request.top_p} was asked for; "
+                    "give at least 1 token, a temperature >= 0 and 0 < top_p <= 1."
                 )
             if request.temperature > 0 and request.rng is None:
                 return ModelError(

@@ -73,10 +73,7 @@ class SlotCache(Cache):  # type: ignore[misc]
 
     def copy_out(self, slot: int, length: int) -> list[tuple[Tensor, Tensor]]:
         """The first `length` keys and values of a slot, per layer, as copies."""
-        return [
-            (self.keys[i][slot, :, :length].clone(), self.values[i][slot, :, :length].clone())
-            for i in self.keys
-        ]
+        return [(self.keys[i][slot, :, :length].clone(), self.values[i][slot, :, :length].clone()) for i in self.keys]
 
     def copy_in(self, slot: int, saved: Sequence[tuple[Tensor, Tensor]]) -> None:
         for layer, (keys, values) in zip(self.keys, saved, strict=True):
@@ -222,13 +219,10 @@ def _attend(
     """Attention function in the form that transformers calls: query (1, heads, n, dim) -> (1, n, heads, dim)."""
     active = _ACTIVE.get()
     assert active is not None, "slot attention outside a slot forward"
-    if (
-        kwargs.get("softcap") is not None
-        or kwargs.get("s_aux") is not None
-        or kwargs.get("position_bias") is not None
-    ):
+    if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None or kwargs.get("position_bias") is not None:
         raise ModelError(
-            f"{type(module).__name__} uses attention soft caps, sinks or position biases, which the engine does not support."
+            f"{type(module).__name__} uses attention soft caps, sinks or position biases, "
+            "which the engine does not support; give a model without them."
         )
     cache, plan = active
     layer = int(module.layer_idx)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Tiny random decoders of several architectures, a byte-level tokenizer, and an oracle that shares no code with ours."""
+"""Tiny random decoders of several architectures, a byte-level tokenizer, an oracle that shares no code with ours."""
 
 from __future__ import annotations
 
