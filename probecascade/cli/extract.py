@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from probecascade.store import Run
 
 INTERRUPTED = 130
+_CHARACTERS = 3  # of a token in worked examples full of names
 
 
 def extract(
@@ -74,7 +75,7 @@ def extract(
     tasks = task_set(chosen)
     first = tasks.first(limit)
     if dry_run:
-        _estimate(chosen, first, as_json)
+        _estimate(chosen, tasks, first, as_json)
         return None
     if output is None:
         raise UsageError("no folder was given for the run: add -o, such as -o runs/atlas.")
@@ -108,7 +109,8 @@ def _again(recipe: Path, output: Path, options: dict[str, Any]) -> str:
     return shlex.join(words)
 
 
-def _estimate(recipe: ExtractRecipe, tasks: tuple[Task, ...], as_json: bool) -> None:
+def _estimate(recipe: ExtractRecipe, every: TaskSet, tasks: tuple[Task, ...], as_json: bool) -> None:
+    from probecascade.agents.templates import plain_template
     from probecascade.cli.size import bytes_per_checkpoint, most_checkpoints
     from probecascade.cli.tables import print_json
     from probecascade.models import resolve
@@ -117,9 +119,10 @@ def _estimate(recipe: ExtractRecipe, tasks: tuple[Task, ...], as_json: bool) -> 
 
     shape = read_shape(resolve(recipe.model.name, recipe.model.revision))
     capture = recipe.capture
-    every = range(shape.n_layers + 1)
-    layers = resolve_layers(every if capture.layers == "all" else capture.layers, shape.n_layers)
-    each = bytes_per_checkpoint(capture.checkpoints, len(layers), shape.d_model, capture.store_dtype)
+    stored = range(shape.n_layers + 1)
+    layers = resolve_layers(stored if capture.layers == "all" else capture.layers, shape.n_layers)
+    prompt_tokens = len(plain_template(every.examples()).head) // _CHARACTERS
+    each = bytes_per_checkpoint(capture.checkpoints, len(layers), shape.d_model, capture.store_dtype, prompt_tokens)
     episodes = len(tasks) * recipe.tasks.repeats
     most = recipe.tasks.repeats * sum(
         most_checkpoints(capture.checkpoints, recipe.agent.max_rounds, len(task.parts)) for task in tasks

@@ -17,10 +17,10 @@ _PAGE = "Some Town: Some Town is a city in Some Land. Some Town was once part of
 _MOST = 64 * 1024 * 1024  # bytes of states that are built at most
 
 
-def bytes_per_checkpoint(kinds: Sequence[str], n_layers: int, d_model: int, dtype: str) -> float:
+def bytes_per_checkpoint(kinds: Sequence[str], n_layers: int, d_model: int, dtype: str, prompt_tokens: int) -> float:
     """Bytes that a run grows by for every checkpoint: states, facts, and its share of the transcript.
 
-    kinds: those that are kept. n_layers: how many layers are. Measured on full shards of episodes of an
+    kinds: those that are kept. n_layers: how many layers are. Measured on a full shard of episodes of an
     ordinary length, so that padding counts too.
     """
     per_episode = len(_checkpoints(kinds))
@@ -29,7 +29,7 @@ def bytes_per_checkpoint(kinds: Sequence[str], n_layers: int, d_model: int, dtyp
     entries = []
     for number in range(episodes):
         hidden = np.zeros((per_episode, n_layers, d_model), DTYPES[dtype])
-        entries.append(make_entry(_episode(f"some-set-s0-p3-{number:05d}", kinds), hidden, 0, 0))
+        entries.append(make_entry(_episode(f"some-set-s0-p3-{number:05d}", kinds, prompt_tokens), hidden, 0, 0))
     return len(build_shard(entries, range(n_layers), dtype)) / (episodes * per_episode)
 
 
@@ -40,17 +40,15 @@ def most_checkpoints(kinds: Sequence[str], rounds: int, parts: int) -> int:
 
 
 def _checkpoints(kinds: Sequence[str]) -> list[Checkpoint]:
-    found = [Checkpoint("prompt", 0, 0, 400, 0, 0, 0, 0.0, False, (0.0,) * len(SIGNALS))]
+    found = [Checkpoint("prompt", 0, 0, 0, 0, 0, 0, 0.0, False, (0.0,) * len(SIGNALS))]
     for r in range(1, _ROUNDS + 1):
         names = [("thought", r), ("action", r), ("observation", r)]
         names += [("part", r // 4)] if r % 4 == 0 else []
-        found += [
-            Checkpoint(kind, index, r, 400 + r, r, r, r, 0.1, False, (0.0,) * len(SIGNALS)) for kind, index in names
-        ]
+        found += [Checkpoint(kind, index, r, r, r, r, r, 0.1, False, (0.0,) * len(SIGNALS)) for kind, index in names]
     return [checkpoint for checkpoint in found if checkpoint.kind in kinds]
 
 
-def _episode(name: str, kinds: Sequence[str]) -> Episode:
+def _episode(name: str, kinds: Sequence[str], prompt_tokens: int) -> Episode:
     text = f" {_THOUGHT}\nAction: Search[Some Town]"
     steps = tuple(
         Step(r, 1, text, _THOUGHT, "search", "Some Town", _PAGE, "content", _TURN, _OBSERVATION, "action")
@@ -67,8 +65,8 @@ def _episode(name: str, kinds: Sequence[str]) -> Episode:
         reason="finished",
         steps=steps,
         checkpoints=tuple(_checkpoints(kinds)),
-        token_ids=np.zeros(400 + tokens, np.int32),
-        prompt_tokens=400,
+        token_ids=np.zeros(prompt_tokens + tokens, np.int32),
+        prompt_tokens=prompt_tokens,
         generated=_ROUNDS * _TURN,
         observed=_ROUNDS * _OBSERVATION,
         calls=_ROUNDS,

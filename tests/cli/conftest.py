@@ -23,6 +23,8 @@ name = "{model}"
 device = "cpu"
 [tasks]
 groups = {groups}
+parts = 1
+question = "city"
 [agent]
 temperature = 0.8
 max_rounds = 4
@@ -35,7 +37,7 @@ gates = ["part:1", "part:2"]
 """
 
 
-def save_model(folder: Path, seed: int = 0) -> Path:
+def save_model(folder: Path, seed: int = 0, d_model: int = D_MODEL) -> Path:
     """A llama of two blocks whose weights come from the seed, as `save_pretrained` writes it."""
     settings = AtlasSettings(groups=20)
     texts = [page.text for task in atlas_tasks(settings) for page in task.paragraphs]
@@ -45,7 +47,7 @@ def save_model(folder: Path, seed: int = 0) -> Path:
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=D_MODEL,
+        hidden_size=d_model,
         intermediate_size=64,
         num_hidden_layers=N_LAYERS,
         num_attention_heads=4,
@@ -100,6 +102,12 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of the same name and shape with other weights."""
     return save_model(tmp_path_factory.mktemp("others") / "tiny", seed=1)
+
+
+@pytest.fixture(scope="session")
+def wide_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose states are wide enough to outweigh the transcripts, as those of real models are."""
+    return save_model(tmp_path_factory.mktemp("wide") / "wide", d_model=512)
 
 
 @pytest.fixture

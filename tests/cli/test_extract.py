@@ -43,7 +43,7 @@ def test_a_run_from_beginning_to_end(
     assert "6 episodes of 6 groups: success 50.0 % of 6 (3 failure, 3 success)" in out
     assert f"next: probecascade fit {tmp_path / 'run'} --recall 0.9,0.95 -o cascades/run" in out
     run = Run.open(tmp_path / "run")
-    assert sorted(ids(tmp_path / "run")) == [f"atlas-s0-p3-{g:05d}-country~0" for g in range(6)]
+    assert sorted(ids(tmp_path / "run")) == [f"atlas-s0-p1-{g:05d}-city~0" for g in range(6)]
     assert run.checkpoint_names[:4] == ("prompt", "action:1", "part:1", "observation:1")
     assert run.header["gates"] == ["part:1", "part:2"]
     assert run.header["model"]["dtype"] == "float32"
@@ -97,7 +97,8 @@ def test_limit_is_a_prefix_and_resume_plays_the_rest_once(write_recipe: Write, l
 def test_a_reordered_task_file_still_gives_each_task_once(write_recipe: Write, lottery: None, tmp_path: Path) -> None:
     tasks = list(atlas_tasks(AtlasSettings(groups=5)))
     dump_tasks(tasks, tmp_path / "tasks.jsonl")
-    recipe = write_recipe(5, old="[tasks]", new=f'[tasks]\nset = "{tmp_path / "tasks.jsonl"}"')
+    shape = 'parts = 1\nquestion = "city"'
+    recipe = write_recipe(5, old=shape, new=f'set = "{tmp_path / "tasks.jsonl"}"')
     command = ["extract", str(recipe), "-o", str(tmp_path / "run")]
     assert cli.main([*command, "--limit", "2"]) == 0
     dump_tasks(tasks[::-1], tmp_path / "tasks.jsonl")
@@ -134,7 +135,7 @@ def test_a_dry_run_writes_nothing_and_estimates_well(
     assert sorted(tmp_path.iterdir()) == before
     assert record["episodes"] == 32
     assert record["layers"] == [0, 1, 2]
-    assert record["most_checkpoints"] == 32 * (1 + 4 * 2 + 3)
+    assert record["most_checkpoints"] == 32 * (1 + 4 * 2 + 1)
     assert record["most_bytes"] == pytest.approx(record["most_checkpoints"] * record["bytes_per_checkpoint"], rel=1e-3)
     assert cli.main(["extract", str(recipe), "--dry-run"]) == 0
     assert f"{record['bytes_per_checkpoint']} bytes per checkpoint" in capsys.readouterr().out
@@ -220,12 +221,13 @@ def test_a_wrong_option_is_refused_and_writes_nothing(
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("temperature = 0.8", "temprature = 0.8", "line 8: unknown key 'temprature' in [agent]; did you mean"),
-        ("temperature = 0.8", "temperature = ", "line 8: this is not TOML"),
+        ("temperature = 0.8", "temprature = 0.8", "line 10: unknown key 'temprature' in [agent]; did you mean"),
+        ("temperature = 0.8", "temperature = ", "line 10: this is not TOML"),
         ("layers = [0, 1, 2]", "layers = [0, 0]", "layers names something twice"),
         ("max_episode_tokens = 200", "max_episode_tokens = 9000", "reads 4096: lower max_episode_tokens"),
         ("[agent]", '[agent]\ntemplate = "chat"', "has no chat template"),
-        ("[tasks]", '[tasks]\nset = "absent.jsonl"', "the task file absent.jsonl cannot be read"),
+        ('parts = 1\nquestion = "city"', 'set = "absent.jsonl"', "the task file absent.jsonl cannot be read"),
+        ("parts = 1", 'set = "absent.jsonl"', "question shapes the generated set 'atlas'"),
     ],
 )
 def test_a_wrong_recipe_is_refused_and_writes_nothing(
@@ -292,3 +294,16 @@ def test_a_run_of_another_model_is_not_resumed(
     capsys.readouterr()
     other = other_model
     assert "cannot resume" in refused([*command, "--resume", "--model", str(other)], capsys)
+
+
+def test_the_estimate_is_within_five_per_cent_of_the_truth(
+    write_recipe: Write, wide_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = "max_rounds = 4\nmax_turn_tokens = 5\nmax_episode_tokens = 200\n"
+    new = "max_rounds = 12\nmax_turn_tokens = 12\nmax_episode_tokens = 2000\n"
+    recipe = str(write_recipe(32, model=wide_model, old=old, new=new))
+    assert cli.main(["extract", recipe, "--dry-run", "--json"]) == 0
+    estimate = json.loads(capsys.readouterr().out)["bytes_per_checkpoint"]
+    assert cli.main(["extract", recipe, "-o", str(tmp_path / "run"), "--slots", "32", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert estimate == pytest.approx(record["bytes"] / record["checkpoints"], rel=0.05)

@@ -1,0 +1,109 @@
+"""`inspect`: what is in a run, in a cascade and in one episode."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from made_runs import make_run
+
+from probecascade import cli
+from probecascade.policies import Cascade, score_run
+from probecascade.store import Run
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run and a cascade that was fitted on it."""
+    folder = tmp_path_factory.mktemp("inspect")
+    make_run(folder / "run", groups=200)
+    command = ["fit", str(folder / "run"), "--recall", "0.7,0.9", "--gates", "part:1,action:3"]
+    assert cli.main([*command, "-o", str(folder / "cascade")]) == 0
+    return folder / "run", folder / "cascade"
+
+
+def shown(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert cli.main(["inspect", *arguments]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def test_a_run(folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run.open(folders[0])
+    out = shown([str(folders[0]), "--limit", "2"], capsys)
+    assert "run of tiny in float32" in out
+    assert f"200 episodes of 200 groups: {int(run.episodes.failed.sum())} failure" in out
+    assert "layers 0, 2, 4 (layer 0 = embedding output" in out
+    assert "task-0-0" in out
+    assert "task-2-0" not in out
+    record = json.loads(shown([str(folders[0]), "--json"], capsys))
+    assert record["checkpoints"]["part:1"] == 200
+    assert "listed" not in record
+
+
+def test_a_cascade(folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    cascade = Cascade.load(folders[1])
+    out = shown([str(folders[1])], capsys)
+    assert cascade.promise in out
+    assert f"{cascade.gates[0].threshold:.4f}" in out
+    assert "held out: failures caught" in out
+    record = json.loads(shown([str(folders[1]), "--json"], capsys))
+    assert [gate["target"] for gate in record["gates"]] == ["70 %", "90 %"]
+    assert record["provenance"]["groups"]["fit"] > 0
+
+
+def test_an_episode_with_its_scores(folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    run, cascade = Run.open(folders[0]), Cascade.load(folders[1])
+    table = score_run(run, cascade.gates)
+    firing = [int(i) for i in (table.scores >= cascade.thresholds).any(axis=1).nonzero()[0]]
+    passing = [i for i in range(len(run)) if i not in firing]
+    for index in (firing[0], passing[0]):
+        arguments = [str(folders[0]), "--episode", str(index), "--cascade", str(folders[1])]
+        record = json.loads(shown([*arguments, "--json"], capsys))
+        scores = [record["scores"].get(gate.checkpoint, {}).get("score") for gate in cascade.gates]
+        expected = [None if value != value else float(value) for value in table.scores[index]]
+        assert scores == expected
+        assert (record["aborted_at"] is None) == (index not in firing)
+        out = shown(arguments, capsys)
+        assert out.startswith(f"{run.episodes.episode_id[index]}: {run.episodes.outcome[index]} (finished)")
+        assert "[1] think 1\nAction: search[page 1]" in out
+        assert "tokens_so_far" in out
+        assert out.count("<- aborted here") == (index in firing)
+        assert ("no gate fires" in out) == (index not in firing)
+
+
+def test_the_doomed_round_is_marked(lottery_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run.open(lottery_run / "run")
+    doomed = int((run.episodes.doomed_round == 2).nonzero()[0][0])
+    out = shown([str(lottery_run / "run"), "--episode", str(doomed)], capsys)
+    assert "doomed in round 2" in out.splitlines()[0]
+    assert out.count("<- doomed here") == 1
+    by_name = shown([str(lottery_run / "run"), "--episode", str(run.episodes.episode_id[doomed])], capsys)
+    assert by_name == out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["{run}", "--episode", "200"], "the episode '200' is not in"),
+        (["{run}", "--episode", "nobody"], "which holds 200: give an id such as 'task-0-0'"),
+        (["{run}", "--cascade", "{cascade}"], "add --episode 0"),
+        (["{run}", "--limit", "-2"], "--limit is -2"),
+        (["{cascade}", "--episode", "0"], "is a cascade and holds no episodes"),
+        (["{run}/shards"], "is neither a run nor a cascade"),
+        (["{run}/nowhere"], "there is no run at"),
+    ],
+)
+def test_a_wrong_question_is_one_sentence(
+    folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    run, cascade = map(str, folders)
+    capsys.readouterr()
+    assert cli.main(["inspect", *(a.format(run=run, cascade=cascade) for a in arguments)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert words in err
+    assert err.count("\n") == 1
