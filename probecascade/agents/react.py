@@ -18,6 +18,8 @@ from probecascade.interfaces import Environment, LanguageModel, StoppingPolicy
 from probecascade.models.requests import Fed, Feed, Request, Rewind, Sample, Turn
 
 Flow = Generator[Request, Any, Any]
+Ends = Callable[[str, Sequence[str]], tuple[int, str] | None]
+"""Where a turn of this text ends, with these tools, and why; None while it has not ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +71,13 @@ class ReActAgent:
     ) -> Generator[Request, Any, Recording]:
         """One episode, as a conversation for the engine. Every ending has its reason in the record.
 
-        A fault of ours or of the environment ends it with outcome `error`; it carries no label.
+        A fault of ours, of the environment or of the policy ends it with outcome `error`; it carries no label.
+        Raises ModelError for a policy that needs layers which the model does not keep.
         """
         record = EpisodeRecord(task, episode_id(task, seed), seed, self.settings, self.model, policy)
         try:
+            record.begin()
             yield from self._rounds(task, environment, seed, record)
-        except (GeneratorExit, KeyboardInterrupt):
-            raise
         except Exception as error:
             detail = (
                 str(error) if isinstance(error, ProbecascadeError) else f"{type(error).__name__}: {error}"
@@ -133,7 +135,7 @@ class ReActAgent:
             prefix = self.model.encode(self.template.finish)
             record.force(prefix, (yield Feed(prefix, keep=tuple(range(len(prefix))))))
         elif "thought" in self.settings.checkpoints:
-            yield from self._sample(record, environment, tools, rng, self._at_label, resume=True)
+            yield from self._sample(record, environment, tools, rng, _at_label, resume=True)
             found = parse_turn(self.model.decode(record.turn_ids), tools)
             if found.label is not None:
                 place = max(_tokens_for(self.model, record.turn_ids, found.thought_end), 1) - 1
@@ -141,12 +143,12 @@ class ReActAgent:
                 if decision.action != "continue":
                     return found, decision
         if not record.turn_over:
-            yield from self._sample(record, environment, tools, rng, self._at_end, resume=False)
+            yield from self._sample(record, environment, tools, rng, _at_end, resume=False)
         parsed = parse_turn(self.model.decode(record.turn_ids), tools)
         record.close_turn(parsed, environment.foresee(parsed.action))
         for moment in record.turn_marks():
             decision = yield from self._look(record, moment)
-            if decision.action != "continue":
+            if decision.action == "abort" or (decision.action == "answer" and not forced):
                 return parsed, decision
         return parsed, CONTINUE
 
@@ -156,7 +158,7 @@ class ReActAgent:
         environment: Environment,
         tools: Sequence[str],
         rng: np.random.Generator,
-        ends: Callable[[str, Sequence[str]], tuple[int, bool] | None],
+        ends: Ends,
         resume: bool,
     ) -> Flow:
         before = list(record.turn_ids)
@@ -171,19 +173,9 @@ class ReActAgent:
             allowed=self._narrowing(before, tools) if narrowed else None,
             resume=resume,
         )
-        record.take(turn, over=stop.over or turn.hit_limit)
+        record.take(turn, "turn_limit" if turn.hit_limit else stop.reason)
 
     # Where a turn stops ------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def _at_end(text: str, tools: Sequence[str]) -> tuple[int, bool] | None:
-        return (parse_turn(text, tools).end, True) if turn_is_complete(text) else None
-
-    @staticmethod
-    def _at_label(text: str, tools: Sequence[str]) -> tuple[int, bool] | None:
-        if turn_is_complete(text):
-            return parse_turn(text, tools).end, True
-        return (len(text), False) if ":" in text and parse_turn(text, tools).label is not None else None
 
     def _narrowing(
         self, before: list[int], tools: Sequence[str]
@@ -238,29 +230,43 @@ class ReActAgent:
 class _Stop:
     """How many of the newly drawn ids to keep, once the turn (ids `before` included) has reached its mark.
 
-    `over` tells whether the turn ended there, or may be continued.
+    `reason` tells why the turn ended there; empty if it may be continued.
     """
 
     def __init__(
         self,
         agent: ReActAgent,
         before: list[int],
-        ends: Callable[[str, Sequence[str]], tuple[int, bool] | None],
+        ends: Ends,
         tools: Sequence[str],
     ) -> None:
         self.agent, self.before, self.ends, self.tools = agent, before, ends, tools
-        self.over = False
+        self.reason = ""
 
     def __call__(self, ids: list[int]) -> int | None:
         if ids[-1] in self.agent.end_ids:
-            self.over = True
+            self.reason = "end_token"
             return len(ids) - 1
         everything = self.before + ids
         mark = self.ends(self.agent.model.decode(everything), self.tools)
         if mark is None:
             return None
-        end, self.over = mark
+        end, self.reason = mark
         return max(0, _tokens_for(self.agent.model, everything, end) - len(self.before))
+
+
+def _at_end(text: str, tools: Sequence[str]) -> tuple[int, str] | None:
+    """Where a complete turn ends, and why; None while it is not complete."""
+    if not turn_is_complete(text):
+        return None
+    parsed = parse_turn(text, tools)
+    return parsed.end, parsed.finish_reason
+
+
+def _at_label(text: str, tools: Sequence[str]) -> tuple[int, str] | None:
+    """As `_at_end`, but stops at the action's label already, where the turn may be continued."""
+    labelled = ":" in text and parse_turn(text, tools).label is not None
+    return _at_end(text, tools) or ((len(text), "") if labelled else None)
 
 
 def _ends_with_label(text: str) -> bool:

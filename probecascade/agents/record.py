@@ -23,7 +23,8 @@ from probecascade.episode import (
     Step,
     Task,
 )
-from probecascade.interfaces import LanguageModel, StoppingPolicy
+from probecascade.errors import ModelError
+from probecascade.interfaces import EpisodeWatch, LanguageModel, StoppingPolicy
 from probecascade.models.requests import Fed, Feed, Request, Rewind, Turn
 from probecascade.store.schema import cast
 
@@ -48,9 +49,16 @@ class EpisodeRecord:
         self.task = task
         self.settings = settings
         self.model = model
-        self.watch = policy.begin(task) if policy is not None else None
+        self.watch: EpisodeWatch | None = None
         self._place = {layer: i for i, layer in enumerate(model.layers)}
+        self._policy = policy
         self._asked = tuple(policy.layers) if policy is not None else ()
+        missing = sorted(set(self._asked) - set(self._place))
+        if missing:
+            raise ModelError(
+                f"the policy needs layers {missing}, but the model keeps the states of {list(model.layers)}; "
+                "give the engine the policy's layers too."
+            )
         self._identity = (episode_id, task.task_id, task.group, seed)
         self._ids: list[int] = []
         self._prompt_tokens = self._generated = self._observed = self._calls = 0
@@ -77,7 +85,9 @@ class EpisodeRecord:
         self._logprobs: list[float] = []
         self._entropies: list[float] = []
         self._forced = 0
-        self._hit_limit = False
+        self._reason = ""
+        self._thought = ""
+        self._before_action = (self._failed, self._repeated, frozenset(self._tried))
         self._open = False
         self.turn_over = False
         self._parsed: ParsedTurn | None = None
@@ -100,9 +110,10 @@ class EpisodeRecord:
 
     @property
     def turn_room(self) -> int:
-        """Ids that the current turn may still get."""
-        turn = self.settings.max_turn_tokens - (len(self.turn_ids) - self._forced)
-        return max(1, min(turn, self.settings.max_episode_tokens - self.tokens))
+        """Ids that the current turn may still get; a turn without any gets one whatever the limits."""
+        drawn = len(self.turn_ids) - self._forced
+        room = min(self.settings.max_turn_tokens - drawn, self.settings.max_episode_tokens - self.tokens)
+        return max(room, 0 if drawn else 1)
 
     def over_budget(self, coming: int) -> bool:
         """End the episode as truncated if neither another round nor `coming` more ids fit."""
@@ -113,6 +124,11 @@ class EpisodeRecord:
         return self.ended
 
     # What the loop tells -----------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Let the policy start watching."""
+        if self._policy is not None:
+            self.watch = self._policy.begin(self.task)
 
     def prompt(self, ids: Sequence[int], fed: Fed) -> None:
         self._ids = list(ids)
@@ -129,12 +145,13 @@ class EpisodeRecord:
         self._forced = len(ids)
         self._extend(ids, fed.states, fed.seconds)
 
-    def take(self, turn: Turn, over: bool) -> None:
-        self.turn_over = over
+    def take(self, turn: Turn, reason: str) -> None:
+        """Add what was sampled. `reason` says why the turn ended there; empty if it may go on and has room to."""
         self._logprobs += turn.logprobs.tolist()
         self._entropies += turn.entropies.tolist()
-        self._hit_limit = turn.hit_limit
         self._extend(turn.ids, turn.states, turn.seconds)
+        self._reason = reason or ("" if self.turn_room else "turn_limit")
+        self.turn_over = bool(self._reason)
 
     def _extend(self, ids: Sequence[int], states: NDArray[np.float32], seconds: float) -> None:
         self.turn_ids += ids
@@ -145,6 +162,7 @@ class EpisodeRecord:
 
     def close_turn(self, parsed: ParsedTurn, foresight: Foresight) -> None:
         self._parsed, self._foresight = parsed, foresight
+        self._thought = parsed.thought
         action = parsed.action
         key = (action.name, " ".join(action.argument.casefold().split()))
         self._repeated += key in self._tried
@@ -156,6 +174,8 @@ class EpisodeRecord:
         del self._ids[self._turn_start :]
         self._generated -= len(self.turn_ids)
         self.side_tokens += len(self.turn_ids)
+        self._failed, self._repeated, tried = self._before_action
+        self._tried = set(tried)
         kept = [i for i, c in enumerate(self._checkpoints) if c.position < self._turn_start]
         self._checkpoints = [self._checkpoints[i] for i in kept]
         self._states = [self._states[i] for i in kept]
@@ -183,24 +203,19 @@ class EpisodeRecord:
 
     def _add_step(self, observation: str, kind: str) -> None:
         parsed = self._parsed
-        reason: str = parsed.finish_reason if parsed else "open"
-        if self._forced:
-            reason = "forced"
-        elif reason == "open":
-            reason = "turn_limit" if self._hit_limit else "end_token"
         self._steps.append(
             Step(
                 round=self.round,
                 part=self._part,
                 text=self.model.decode(self.turn_ids),
-                thought=parsed.thought if parsed else "",
+                thought=self._thought,
                 action=parsed.action.name if parsed else "",
                 argument=parsed.action.argument if parsed else "",
                 observation=observation,
                 observation_kind=kind,
                 turn_tokens=len(self.turn_ids),
                 observation_tokens=0,
-                finish_reason=reason,
+                finish_reason="forced" if self._forced else self._reason or "stopped",
             )
         )
         self._open = False
@@ -224,9 +239,8 @@ class EpisodeRecord:
 
     def mark_thought(self, place: int, thought: str) -> Moment:
         """The checkpoint at entry `place` of the turn's ids, before the action is complete."""
-        return self._mark(
-            "thought", self.round, len(self.turn_ids) - 1 - place, self._turn_states[place], thought
-        )
+        self._thought = thought
+        return self._mark("thought", self.round, len(self.turn_ids) - 1 - place, self._turn_states[place])
 
     def turn_marks(self) -> Generator[Moment, None, None]:
         """The checkpoints at the turn's last id: `action`, then the events that the environment foresees."""
@@ -235,7 +249,7 @@ class EpisodeRecord:
         for kind, index in (("action", self.round), *self._foresight.events):
             yield self._mark(kind, index, 0, self._turn_states[-1])
 
-    def _mark(self, kind: str, index: int, back: int, state: Vector, thought: str = "") -> Moment:
+    def _mark(self, kind: str, index: int, back: int, state: Vector) -> Moment:
         """`back` counts ids between the checkpoint's and the conversation's last."""
         checkpoint = Checkpoint(
             kind=kind,
@@ -257,11 +271,11 @@ class EpisodeRecord:
             checkpoint=checkpoint,
             hidden={layer: rounded[self._place[layer]] for layer in self._asked},
             transcript=tuple(self._steps),
-            thought=thought or (self._parsed.thought if self._parsed else ""),
+            thought=self._thought,
             action=self._parsed.action if self._parsed else None,
             observation=self._observation,
             rounds_left=self.settings.max_rounds - self.round,
-            tokens_left=self.settings.max_episode_tokens - self.tokens,
+            tokens_left=self.settings.max_episode_tokens - checkpoint.tokens,
         )
 
     def _signals(self, back: int) -> tuple[float, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,8 +22,8 @@ class ScriptedModel:
     """A fake that says `turns` in order, whatever it is told; it needs no torch.
 
     The turn that it says follows from the text alone, as in a real model: after the k-th `cue` that was fed since
-    the prompt, the rest of turn k. A turn is a text, or a list of texts that are one token each. Where the text after the
-    cue is not the beginning of that turn, `otherwise` is said (a forced answer); after a text of `answers`, its
+    the prompt, the rest of turn k. A turn is a text, or a list of texts that are one token each. Where the text after
+    the cue is not the beginning of that turn, `otherwise` is said (a forced answer); after a text of `answers`, its
     answer (a side question). What is over is followed by the end token. One conversation runs at a time.
 
     `conversations` holds the ids of each finished conversation, as they were left in the cache.
@@ -50,8 +51,7 @@ class ScriptedModel:
         self.d_model = d_model
         self.capacity = capacity
         self.conversations: list[list[int]] = []
-        self._pieces: list[str] = [self.END]
-        self._ids: dict[str, int] = {self.END: 0}
+        self._pieces: dict[int, str] = {0: self.END}
 
     @property
     def end_id(self) -> int:
@@ -68,11 +68,12 @@ class ScriptedModel:
         return self._known(_PIECE.findall(text))
 
     def _known(self, pieces: Sequence[str]) -> list[int]:
-        for piece in pieces:
-            if piece not in self._ids:
-                self._ids[piece] = len(self._pieces)
-                self._pieces.append(piece)
-        return [self._ids[piece] for piece in pieces]
+        """Their ids, which follow from the pieces alone, so that two models give a text the same ids."""
+        ids = [1 + zlib.crc32(piece.encode()) % (2**31 - 1) for piece in pieces]
+        for token, piece in zip(ids, pieces, strict=True):
+            if self._pieces.setdefault(token, piece) != piece:
+                raise ModelError(f"{piece!r} and {self._pieces[token]!r} have the same id; change one of them.")
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of the ids."""

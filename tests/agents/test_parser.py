@@ -92,9 +92,7 @@ def test_the_problem_stays_short_when_the_turn_does_not() -> None:
 
 
 def test_an_invented_observation_is_cut_off() -> None:
-    text = (
-        " Hm.\nAction: Search[Ada]\nObservation 1: Ada lives in Brosk.\nThought: So.\nAction: Finish[Brosk]"
-    )
+    text = " Hm.\nAction: Search[Ada]\nObservation 1: Ada lives in Brosk.\nThought: So.\nAction: Finish[Brosk]"
     turn = read(text)
     assert turn.action == Action("search", "Ada")
     assert text[: turn.end] == " Hm.\nAction: Search[Ada]"
