@@ -91,13 +91,17 @@ def outcome_record(outcome: PolicyOutcome) -> dict[str, Any]:
 
 
 def outcome_table(outcomes: Sequence[PolicyOutcome]) -> str:
-    """One line per policy: shares with 95 % intervals over groups and the n they are of."""
-    rows = []
-    for outcome in outcomes:
-        seconds = outcome.seconds
-        per_episode = f"{seconds.value:.2f} [{seconds.low:.2f}, {seconds.high:.2f}]"
-        rows.append([outcome.name, *(share_text(getattr(outcome, key)) for key in SHARES), per_episode])
-    return table(["policy", *_TITLES, "s per episode"], rows)
+    """One column per policy: shares with 95 % intervals over groups and the n they are of."""
+    rows = [
+        [title, *(share_text(getattr(outcome, key)) for outcome in outcomes)]
+        for key, title in zip(SHARES, _TITLES, strict=True)
+    ]
+    rows.append(["s per episode", *(_seconds_text(outcome.seconds) for outcome in outcomes)])
+    return table(["policy", *(outcome.name for outcome in outcomes)], rows)
+
+
+def _seconds_text(interval: Interval) -> str:
+    return f"{interval.value:.2f} [{interval.low:.2f}, {interval.high:.2f}] n={interval.n}"
 
 
 def backtest_record(result: Backtest, cascade: Cascade) -> dict[str, Any]:

@@ -300,7 +300,7 @@ def test_the_estimate_is_within_five_per_cent_of_the_truth(
     write_recipe: Write, wide_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old = "max_rounds = 4\nmax_turn_tokens = 5\nmax_episode_tokens = 200\n"
-    new = "max_rounds = 12\nmax_turn_tokens = 12\nmax_episode_tokens = 2000\n"
+    new = "max_rounds = 12\nmax_turn_tokens = 4\nmax_episode_tokens = 2000\n"
     recipe = str(write_recipe(32, model=wide_model, old=old, new=new))
     assert cli.main(["extract", recipe, "--dry-run", "--json"]) == 0
     estimate = json.loads(capsys.readouterr().out)["bytes_per_checkpoint"]
