@@ -428,7 +428,8 @@ def test_no_graph_is_kept_and_callers_run_in_their_own_mode() -> None:
         assert isinstance(states, np.ndarray)
         assert torch.is_grad_enabled()
         assert not torch.is_inference_mode_enabled()
-    assert inside and not any(inside)
+    assert inside
+    assert not any(inside)
     assert all(k.grad_fn is None and not k.requires_grad for k in engine._cache.keys.values())
     assert all(p.grad is None for p in model.parameters())
 
@@ -523,7 +524,7 @@ def test_one_engine_runs_once_at_a_time() -> None:
 def attempt(*requests: Any) -> Conversation[str]:
     """What the last of the requests is refused with; empty where it is not."""
     for request in requests[:-1]:
-        yield request
+        yield request  # noqa: UP028 - a tuple cannot be sent the replies
     try:
         yield requests[-1]
     except ModelError as error:
