@@ -523,8 +523,8 @@ def test_one_engine_runs_once_at_a_time() -> None:
 
 def attempt(*requests: Any) -> Conversation[str]:
     """What the last of the requests is refused with; empty where it is not."""
-    for request in requests[:-1]:
-        yield request  # noqa: UP028 - a tuple cannot be sent the replies
+    for request in requests[:-1]:  # noqa: UP028 - a tuple cannot be sent the replies
+        yield request
     try:
         yield requests[-1]
     except ModelError as error:
