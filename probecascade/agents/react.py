@@ -79,9 +79,7 @@ class ReActAgent:
             record.begin()
             yield from self._rounds(task, environment, seed, record)
         except Exception as error:
-            detail = (
-                str(error) if isinstance(error, ProbecascadeError) else f"{type(error).__name__}: {error}"
-            )
+            detail = str(error) if isinstance(error, ProbecascadeError) else f"{type(error).__name__}: {error}"
             record.end("error", f"error: {detail}")
         return record.recording()
 
@@ -177,9 +175,7 @@ class ReActAgent:
 
     # Where a turn stops ------------------------------------------------------------------------------------------
 
-    def _narrowing(
-        self, before: list[int], tools: Sequence[str]
-    ) -> Callable[[list[int]], Sequence[int] | None]:
+    def _narrowing(self, before: list[int], tools: Sequence[str]) -> Callable[[list[int]], Sequence[int] | None]:
         """After the action's label only the ids that spell an allowed tool and its bracket can be drawn."""
         spelled = [self.model.encode(f" {tool.capitalize()}[") for tool in tools]
 

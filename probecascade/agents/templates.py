@@ -14,9 +14,7 @@ from probecascade.environments.examples import Example
 from probecascade.episode import Observation
 from probecascade.errors import UsageError
 
-INSTRUCTION = (
-    "Answer the questions. Think, then use one action at a time: Search[title] or Finish[answer].\n\n"
-)
+INSTRUCTION = "Answer the questions. Think, then use one action at a time: Search[title] or Finish[answer].\n\n"
 
 _QUESTION, _TURN, _OBSERVATION = "QUESTION7531", "TURN7531", "OBSERVATION7531"
 
@@ -82,13 +80,9 @@ def chat_template(examples: Sequence[Example], render: Callable[[list[dict[str, 
     system = INSTRUCTION + "Worked examples:\n\n" + _worked(examples).strip()
     asked = [{"role": "system", "content": system}, {"role": "user", "content": f"Question: {_QUESTION}"}]
     opening = render(asked)
-    following = render(
-        [*asked, {"role": "assistant", "content": _TURN}, {"role": "user", "content": _OBSERVATION}]
-    )
+    following = render([*asked, {"role": "assistant", "content": _TURN}, {"role": "user", "content": _OBSERVATION}])
     if opening.count(_QUESTION) != 1 or following.count(_TURN) != 1 or following.count(_OBSERVATION) != 1:
-        raise UsageError(
-            "the model's chat template alters the messages it is given; use the template 'plain'."
-        )
+        raise UsageError("the model's chat template alters the messages it is given; use the template 'plain'.")
     head, after = opening.split(_QUESTION)
     between, cue = following.split(_TURN)[1].split(_OBSERVATION)
     return Template(

@@ -101,9 +101,7 @@ def backtest(
     data = GateScores.check(scores, failed, spending["tokens"].after)
     limits = np.asarray(thresholds, dtype=np.float64)
     if limits.shape != data.scores.shape[1:]:
-        raise DataError(
-            f"{limits.size} thresholds were given for {data.scores.shape[1]} gates: give one per gate."
-        )
+        raise DataError(f"{limits.size} thresholds were given for {data.scores.shape[1]} gates: give one per gate.")
     first = first_firing(data.scores, limits, data.cost_after)
     fired = first >= 0
     at = np.maximum(first, 0)[:, None]
@@ -119,10 +117,7 @@ def backtest(
         caught_count=int((fired & data.failed).sum()),
         kept_count=int((~fired & ~data.failed).sum()),
         gates=_gate_outcomes(data, first),
-        saved={
-            name: _saving(spent, at, fired, data.failed, groups, resampling)
-            for name, spent in spending.items()
-        },
+        saved={name: _saving(spent, at, fired, data.failed, groups, resampling) for name, spent in spending.items()},
         withheld_doomed=int((withheld & data.failed).sum()),
         withheld_successes=int((withheld & ~data.failed).sum()),
         first=tuple(first.tolist()),
@@ -157,10 +152,7 @@ def backtest_run(
         table.scores[chosen],
         cascade.thresholds,
         episodes.failed[chosen],
-        {
-            name: Spending(after[chosen], total[chosen].astype(np.float64))
-            for name, (after, total) in columns.items()
-        },
+        {name: Spending(after[chosen], total[chosen].astype(np.float64)) for name, (after, total) in columns.items()},
         groups=episodes.group[chosen],
         final=table.final[chosen],
         resampling=resampling,
@@ -180,9 +172,7 @@ def _chosen(cascade: Cascade, run: Run, split: str) -> BoolArray:
         names = assign_split(episodes.group.tolist(), seed=settings["seed"], shares=tuple(settings["shares"]))
         chosen &= names == split
     if not chosen.any():
-        raise NothingToDoError(
-            f"the {split} episodes of this run hold no labelled one: extract more of them."
-        )
+        raise NothingToDoError(f"the {split} episodes of this run hold no labelled one: extract more of them.")
     if split in ("test", "all"):
         seen = cascade.overlap(episodes.group[chosen].tolist())
         if seen:

@@ -114,9 +114,7 @@ def _columns(
     return top, bottom, names
 
 
-def _resampled(
-    tops: NDArray[np.float64], bottoms: NDArray[np.float64], resampling: Resampling
-) -> NDArray[np.float64]:
+def _resampled(tops: NDArray[np.float64], bottoms: NDArray[np.float64], resampling: Resampling) -> NDArray[np.float64]:
     """The ratio in each resample of the groups, (resamples,); every group's denominator is above 0."""
     rng = np.random.default_rng(resampling.seed)
     n_groups, total = len(tops), resampling.resamples

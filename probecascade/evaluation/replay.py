@@ -54,15 +54,11 @@ def replay_policy(
         hidden = {layer: states[column] for layer, column in columns.items()}
         verdict = watch.decide(_moment(episode, point, hidden, max_rounds, max_tokens))
         if isinstance(verdict, Generator):
-            raise UsageError(
-                "the policy asks the model at its checkpoints: run it live instead of replaying it."
-            )
+            raise UsageError("the policy asks the model at its checkpoints: run it live instead of replaying it.")
         if verdict.action != CONTINUE.action:
             return verdict
         if verdict.append or verdict.allow is not None:
-            raise UsageError(
-                f"the policy steers the episode at {point.name}: run it live instead of replaying it."
-            )
+            raise UsageError(f"the policy steers the episode at {point.name}: run it live instead of replaying it.")
     return None
 
 

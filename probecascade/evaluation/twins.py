@@ -79,8 +79,7 @@ def compare_twins(
         twin = by_key.get(_key(episode))
         if twin is None:
             raise DataError(
-                f"task {episode.task_id!r} with seed {episode.seed} has no twin: "
-                "run it without aborts as well."
+                f"task {episode.task_id!r} with seed {episode.seed} has no twin: run it without aborts as well."
             )
         if not twin.labelled or episode.outcome == "error":
             unlabelled += 1
@@ -165,8 +164,7 @@ def _point(episode: Episode, name: str) -> Checkpoint:
         if point.name == name:
             return point
     raise DataError(
-        f"episode {episode.episode_id!r} records no checkpoint {name!r}: "
-        "decide only at checkpoints that are recorded."
+        f"episode {episode.episode_id!r} records no checkpoint {name!r}: decide only at checkpoints that are recorded."
     )
 
 
@@ -185,9 +183,7 @@ def _unique(episodes: Sequence[Episode], what: str) -> dict[Key, Episode]:
     found: dict[Key, Episode] = {}
     for episode in episodes:
         if _key(episode) in found:
-            raise DataError(
-                f"the {what} hold task {episode.task_id!r} with seed {episode.seed} twice: give each once."
-            )
+            raise DataError(f"the {what} hold task {episode.task_id!r} with seed {episode.seed} twice: give each once.")
         found[_key(episode)] = episode
     return found
 

@@ -92,15 +92,12 @@ def resolve(name: str, revision: str | None = None) -> ModelSource:
         return ModelSource(name=name, kind="hub", revision=revision)
     if revision is not None:
         raise UsageError(
-            f"the revision {revision!r} was given for {name!r}, but only hub ids (owner/name) have one: "
-            "drop it."
+            f"the revision {revision!r} was given for {name!r}, but only hub ids (owner/name) have one: drop it."
         )
     return source
 
 
-def load(
-    name: str, *, revision: str | None = None, dtype: str = "float32", device: str = "auto"
-) -> LoadedModel:
+def load(name: str, *, revision: str | None = None, dtype: str = "float32", device: str = "auto") -> LoadedModel:
     """Load a model of the catalogue and its tokenizer.
 
     A GGUF file (the embedded model too) is converted to safetensors once, in the cache folder, which takes
@@ -192,9 +189,7 @@ def _resolve_local(name: str) -> ModelSource | None:
         _check_folder(name, path)
         return ModelSource(name=path.resolve().name, kind="folder", path=path)
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or path.exists():
-        raise ModelError(
-            f"there is no model folder {name!r}: give a folder with a config.json, or a .gguf file."
-        )
+        raise ModelError(f"there is no model folder {name!r}: give a folder with a config.json, or a .gguf file.")
     return None
 
 
@@ -212,8 +207,7 @@ def _embedded_file(name: str, embedded: Embedded) -> Path:
 def _check_folder(name: str, path: Path) -> None:
     if not (path / "config.json").is_file():
         raise ModelError(
-            f"the folder {name!r} has no config.json: give a folder that `save_pretrained` wrote, "
-            "or a .gguf file."
+            f"the folder {name!r} has no config.json: give a folder that `save_pretrained` wrote, or a .gguf file."
         )
     if not any(path.glob("*.safetensors")):
         raise ModelError(
@@ -237,9 +231,7 @@ def _fetch(source: ModelSource) -> Path:
 
     try:
         with quiet_loading():
-            folder = huggingface_hub.snapshot_download(
-                source.name, revision=source.revision, allow_patterns=_HUB_FILES
-            )
+            folder = huggingface_hub.snapshot_download(source.name, revision=source.revision, allow_patterns=_HUB_FILES)
     except Exception as error:  # the hub client raises its own, its HTTP library's and the system's errors
         at = f" at revision {source.revision!r}" if source.revision else ""
         raise ModelError(

@@ -95,8 +95,7 @@ def _convert(gguf: Path, digest: str, entry: Path) -> None:
     try:
         _write_safetensors(gguf, scratch)
         files = {
-            path.name: {"size": path.stat().st_size, "digest": file_digest(path)}
-            for path in sorted(scratch.iterdir())
+            path.name: {"size": path.stat().st_size, "digest": file_digest(path)} for path in sorted(scratch.iterdir())
         }
         manifest = {"gguf": digest, "source": gguf.name, "files": files}
         (scratch / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
@@ -116,9 +115,7 @@ def _write_safetensors(gguf: Path, folder: Path) -> None:
     try:
         with quiet_loading():
             tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-            model = AutoModelForCausalLM.from_pretrained(
-                gguf.parent, gguf_file=gguf.name, dtype=torch.float32
-            )
+            model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     except Exception as error:  # a damaged or foreign file surfaces as almost any exception
         raise ModelError(
             f"the GGUF file {gguf.name!r} cannot be converted ({type(error).__name__}): "

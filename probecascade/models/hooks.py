@@ -87,9 +87,7 @@ class BlockHooks:
         try:
             for layer in self.layers:
                 if layer == 0:
-                    self._handles.append(
-                        blocks[0].register_forward_pre_hook(self._embedding, with_kwargs=True)
-                    )
+                    self._handles.append(blocks[0].register_forward_pre_hook(self._embedding, with_kwargs=True))
                 else:
                     self._handles.append(blocks[layer - 1].register_forward_hook(self._block(layer)))
         except BaseException:

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _SAMPLE = 4096  # bytes read at the start, middle and end of each tensor
-_PROBE_TEXT = (
-    "Thought: I'll look up  Søren Ñandú (1842–1901).\nAction 2: Search[日本 🦜]\n\n\tObservation: 3.14%"
-)
+_PROBE_TEXT = "Thought: I'll look up  Søren Ñandú (1842–1901).\nAction 2: Search[日本 🦜]\n\n\tObservation: 3.14%"
 
 
 def weights_checksum(folder: Path) -> str:

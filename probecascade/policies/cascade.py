@@ -59,9 +59,7 @@ class Gate:
             states = np.empty((len(signals), 0))
         scores = self.probe.score(states, signals)
         if not np.isfinite(scores).all():
-            raise DataError(
-                f"the probe at {self.checkpoint} gave a score that is no number: refit the cascade."
-            )
+            raise DataError(f"the probe at {self.checkpoint} gave a score that is no number: refit the cascade.")
         return scores
 
     def record(self) -> dict[str, Any]:
@@ -115,8 +113,7 @@ class Cascade:
         names = [gate.checkpoint for gate in self.gates]
         if not names or len(set(names)) != len(names):
             raise CascadeError(
-                f"the gates {', '.join(names) or '(none)'} make no cascade: "
-                "give one or more distinct checkpoints."
+                f"the gates {', '.join(names) or '(none)'} make no cascade: give one or more distinct checkpoints."
             )
         self._live = {gate.checkpoint: gate for gate in self.gates if not gate.off}
         self.layers: Sequence[int] = tuple(
@@ -202,9 +199,7 @@ class Cascade:
             "provenance": self.provenance,
         }
         arrays = {
-            f"{index}.{name}": values
-            for index, gate in enumerate(self.gates)
-            for name, values in gate.arrays().items()
+            f"{index}.{name}": values for index, gate in enumerate(self.gates) for name, values in gate.arrays().items()
         }
         write_folder(Path(path), record, arrays, overwrite=overwrite)
 

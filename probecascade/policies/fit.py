@@ -109,10 +109,7 @@ def fit_cascade(
         names = gates_for_keep(run, gates, data.failed, data.fit, gate_answers=gate_answers)
     tried = run.layers if layers is None else resolve_layers(layers, n_layers_of(run.header))
     fitter = fitter or LogisticFitter(seed=seed)
-    fits = [
-        _fit_gate(run, name, data, None if uses == "signals" else tried, fitter, gate_answers)
-        for name in names
-    ]
+    fits = [_fit_gate(run, name, data, None if uses == "signals" else tried, fitter, gate_answers) for name in names]
     table = score_run(run, [fit.row.gate for fit in fits], gate_answers=gate_answers)
     result = _thresholds(table, data, fits, targets, keep_target)
     rows = _rows(fits, result)
@@ -255,11 +252,7 @@ def _rows(fits: Sequence[_GateFit], result: SequentialResult | KeepResult) -> tu
 
 def _unreached(result: SequentialResult | KeepResult, names: Sequence[str]) -> list[str]:
     if isinstance(result, KeepResult):
-        return (
-            []
-            if np.isfinite(result.thresholds).any()
-            else ["no gate tells failures from successes: all are off."]
-        )
+        return [] if np.isfinite(result.thresholds).any() else ["no gate tells failures from successes: all are off."]
     return [
         f"{percent(gate.target)} of the failures cannot be caught by {name}: the most within reach on the "
         f"calibration episodes is {gate.caught} of {gate.doomed}."
@@ -268,9 +261,7 @@ def _unreached(result: SequentialResult | KeepResult, names: Sequence[str]) -> l
     ]
 
 
-def _provenance(
-    run: Run, data: _Labelled, split_seed: int, shares: tuple[int, int, int], uses: str
-) -> dict[str, Any]:
+def _provenance(run: Run, data: _Labelled, split_seed: int, shares: tuple[int, int, int], uses: str) -> dict[str, Any]:
     return {
         "run": identity_of(run.header),
         "uses": uses,

@@ -22,18 +22,14 @@ FORMAT = 1
 _TEXT, _ARRAYS = "cascade.json", "probes.safetensors"
 
 
-def write_folder(
-    path: Path, record: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], *, overwrite: bool
-) -> None:
+def write_folder(path: Path, record: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], *, overwrite: bool) -> None:
     """Write record and arrays under a temporary name beside `path`, then rename the folder into place.
 
     CascadeError if `path` exists (with `overwrite`: if it is no cascade), or the record is not plain JSON.
     """
     if path.exists():
         if not overwrite:
-            raise CascadeError(
-                f"{str(path)!r} exists already: choose another folder, or ask to overwrite it."
-            )
+            raise CascadeError(f"{str(path)!r} exists already: choose another folder, or ask to overwrite it.")
         if not (path / _TEXT).is_file():
             raise CascadeError(f"{str(path)!r} is no cascade and is not overwritten: choose another folder.")
     try:
@@ -56,9 +52,7 @@ def write_folder(
 def read_folder(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Record and arrays of this folder. CascadeError names the file that is absent, damaged or too new."""
     if not (path / _TEXT).is_file():
-        raise CascadeError(
-            f"there is no cascade at {str(path)!r}: give a folder that `probecascade fit -o` made."
-        )
+        raise CascadeError(f"there is no cascade at {str(path)!r}: give a folder that `probecascade fit -o` made.")
     try:
         record = json.loads((path / _TEXT).read_text(encoding="utf-8"))
         version = int(record["format"])
@@ -74,9 +68,7 @@ def read_folder(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
 
 def damaged(path: Path, error: Exception) -> CascadeError:
     """The error that says this file cannot be read, and why."""
-    return CascadeError(
-        f"{str(path)!r} is damaged or absent ({type(error).__name__}: {error}): fit the cascade again."
-    )
+    return CascadeError(f"{str(path)!r} is damaged or absent ({type(error).__name__}: {error}): fit the cascade again.")
 
 
 def _put_in_place(draft: Path, path: Path) -> None:

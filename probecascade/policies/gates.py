@@ -45,9 +45,7 @@ def gates_for_keep(
     reached = ~np.isnan(spending_after(run, names, gate_answers=gate_answers).scores[fit])
     doomed = reached[failed[fit]].sum(axis=0)
     successes = reached[~failed[fit]].sum(axis=0)
-    chosen = tuple(
-        name for name, d, s in zip(names, doomed, successes, strict=True) if min(d, s) >= MIN_CLASS
-    )
+    chosen = tuple(name for name, d, s in zip(names, doomed, successes, strict=True) if min(d, s) >= MIN_CLASS)
     if not chosen:
         raise DataError(
             f"no action or part checkpoint is reached by {MIN_CLASS} failed and {MIN_CLASS} successful fit "
@@ -74,8 +72,7 @@ def _stored(run: Run, gates: Sequence[str]) -> tuple[str, ...]:
     for place, name in enumerate(gates):
         if name not in run.checkpoint_names:
             raise UsageError(
-                f"the gate {name!r} is not in this run: choose among "
-                f"{', '.join(run.checkpoint_names) or 'none'}."
+                f"the gate {name!r} is not in this run: choose among {', '.join(run.checkpoint_names) or 'none'}."
             )
         if name in gates[:place]:
             raise UsageError(f"the gate {name!r} was given twice: name each gate once.")

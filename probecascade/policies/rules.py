@@ -50,9 +50,7 @@ class FirstRepeatedFailedSearch(TranscriptRule):
             return ""
         wanted = normalise(moment.action.argument)
         failed = any(
-            step.action == "search"
-            and step.observation_kind in FAILED_SEARCH
-            and normalise(step.argument) == wanted
+            step.action == "search" and step.observation_kind in FAILED_SEARCH and normalise(step.argument) == wanted
             for step in _this_part(moment)
         )
         return f"search for {moment.action.argument!r} failed before and is repeated" if failed else ""

@@ -47,9 +47,7 @@ class Shadow:
             if decision.action == "continue":
                 return replace(decision, append="", allow=None)
             reason = f"shadow, would {decision.action}: {decision.reason}"
-            return Decision(
-                gate=decision.gate, score=decision.score, threshold=decision.threshold, reason=reason
-            )
+            return Decision(gate=decision.gate, score=decision.score, threshold=decision.threshold, reason=reason)
 
         return _Watch(self.policy.begin(task), note)
 
@@ -92,10 +90,7 @@ class FailOpen:
         if self.on_error == "raise":
             raise error
         if self.faults == 1:
-            text = (
-                f"the stopping policy failed at {where} and is passed over there: "
-                f"{type(error).__name__}: {error}"
-            )
+            text = f"the stopping policy failed at {where} and is passed over there: {type(error).__name__}: {error}"
             _log.warning(text, exc_info=error)
             warnings.warn(text, RuntimeWarning, stacklevel=2)
 
@@ -129,9 +124,7 @@ class _Watch:
             return self._rescued(moment, error)
         return self._drive(moment, verdict)
 
-    def _drive(
-        self, moment: Moment, verdict: Generator[Question, str, Decision]
-    ) -> Generator[Question, str, Decision]:
+    def _drive(self, moment: Moment, verdict: Generator[Question, str, Decision]) -> Generator[Question, str, Decision]:
         try:
             decision = yield from verdict
             return self._finish(moment, decision)

@@ -14,9 +14,7 @@ from probecascade.probes.inputs import as_group_codes, as_labels, both_classes
 Fold = tuple[NDArray[np.intp], NDArray[np.intp]]
 
 
-def grouped_folds(
-    failed: ArrayLike, groups: Sequence[Any] | NDArray[Any], folds: int, seed: int
-) -> list[Fold]:
+def grouped_folds(failed: ArrayLike, groups: Sequence[Any] | NDArray[Any], folds: int, seed: int) -> list[Fold]:
     """Stratified folds of whole groups: (train rows, test rows) each, rows ascending.
 
     Every test fold, hence every training set, holds both classes. That admits at most as many folds as
@@ -37,9 +35,7 @@ def grouped_folds(
     if folds < 2:
         raise DataError(f"{folds} folds were asked for; ask for two or more.")
     fold_of = _assign(counts, min(folds, int(with_success), int(with_failure)), seed)[codes]
-    return [
-        (np.flatnonzero(fold_of != f), np.flatnonzero(fold_of == f)) for f in range(int(fold_of.max()) + 1)
-    ]
+    return [(np.flatnonzero(fold_of != f), np.flatnonzero(fold_of == f)) for f in range(int(fold_of.max()) + 1)]
 
 
 def _assign(counts: NDArray[np.int64], folds: int, seed: int) -> NDArray[np.intp]:

@@ -105,9 +105,7 @@ class LogisticFitter:
 
     def _path(self) -> tuple[float, ...]:
         if not self.strengths or not all(0 < c < float("inf") for c in self.strengths):
-            raise UsageError(
-                f"The strengths {self.strengths} were given; give one or more positive finite numbers."
-            )
+            raise UsageError(f"The strengths {self.strengths} were given; give one or more positive finite numbers.")
         return tuple(sorted(set(self.strengths)))
 
 
@@ -174,7 +172,5 @@ def _cross_validate(
     best = int(np.argmin(loss))
     scores = np.empty(len(rows))
     for (_, test), path in zip(folds, paths, strict=True):
-        scores[test] = row_scores(
-            rows[test], path.mean, path.scale, path.weights[:, best], float(path.biases[best])
-        )
+        scores[test] = row_scores(rows[test], path.mean, path.scale, path.weights[:, best], float(path.biases[best]))
     return strengths[best], scores

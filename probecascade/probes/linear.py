@@ -25,9 +25,7 @@ def signal_features(signals: ArrayLike, columns: tuple[str, ...], roots: bool) -
     """
     rows = as_matrix(signals, "signals")
     if rows.shape[1] != len(SIGNALS):
-        raise DataError(
-            f"Signals have {rows.shape[1]} columns; give all {len(SIGNALS)} of episode.SIGNALS, in order."
-        )
+        raise DataError(f"Signals have {rows.shape[1]} columns; give all {len(SIGNALS)} of episode.SIGNALS, in order.")
     chosen = rows[:, [SIGNALS.index(name) for name in columns]]
     if not roots:
         return chosen
@@ -72,18 +70,14 @@ class LinearProbe:
         if not all(np.isfinite(v).all() for v in (self.mean, self.scale, self.weight, self.bias)):
             raise DataError("A linear probe was given NaN or infinite parameters; give finite ones.")
         if not (self.scale > 0).all():
-            raise DataError(
-                "A linear probe was given a scale that is not positive; give 1 for constant features."
-            )
+            raise DataError("A linear probe was given a scale that is not positive; give 1 for constant features.")
 
     def _check_columns(self) -> None:
         if self.uses not in ("states", "signals"):
             raise DataError(f"A linear probe cannot use {self.uses!r}; give 'states' or 'signals'.")
         if self.uses == "states":
             if self.columns or self.roots:
-                raise DataError(
-                    "A linear probe on states was given columns or roots; only signals have them."
-                )
+                raise DataError("A linear probe on states was given columns or roots; only signals have them.")
             return
         unknown = [name for name in self.columns if name not in SIGNALS]
         if unknown or not self.columns or len(set(self.columns)) != len(self.columns):
@@ -92,9 +86,7 @@ class LinearProbe:
             )
         expected = len(self.columns) * (2 if self.roots else 1)
         if len(self.mean) != expected:
-            raise DataError(
-                f"A signals probe has {len(self.mean)} parameters for {expected} features; give one each."
-            )
+            raise DataError(f"A signals probe has {len(self.mean)} parameters for {expected} features; give one each.")
 
     def score(self, states: ArrayLike | None, signals: ArrayLike | None = None) -> NDArray[np.float64]:
         """P(failure), (n,), of states (n, d_model), or of signals (n, len(SIGNALS)) where `uses` says so.
@@ -134,13 +126,9 @@ def load_probe(spec: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> L
         )
     missing = [name for name in _ARRAYS if name not in arrays]
     if missing:
-        raise CascadeError(
-            f"The cascade's probe lacks the arrays {', '.join(missing)}; the file is damaged: refit it."
-        )
+        raise CascadeError(f"The cascade's probe lacks the arrays {', '.join(missing)}; the file is damaged: refit it.")
     if arrays["bias"].shape != (1,):
-        raise CascadeError(
-            f"The cascade's probe has a bias of shape {arrays['bias'].shape}, not (1,); refit it."
-        )
+        raise CascadeError(f"The cascade's probe has a bias of shape {arrays['bias'].shape}, not (1,); refit it.")
     try:
         return LinearProbe(
             mean=arrays["mean"],

@@ -45,9 +45,7 @@ def auroc(scores: ArrayLike, failed: ArrayLike) -> float:
     labels = as_labels(failed, len(values))
     n_failed, n_success = both_classes(labels)
     successes = np.sort(values[~labels])
-    twice_wins = sum(
-        int(np.searchsorted(successes, values[labels], side).sum()) for side in ("left", "right")
-    )
+    twice_wins = sum(int(np.searchsorted(successes, values[labels], side).sum()) for side in ("left", "right"))
     return twice_wins / (2 * n_failed * n_success)
 
 

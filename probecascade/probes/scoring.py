@@ -60,7 +60,5 @@ def row_scores(
     scores: NDArray[np.float64] = expit(row_logits(rows, mean, scale, weight, bias))
     if np.isnan(scores).any():
         bad = int(np.isnan(scores).sum())
-        raise DataError(
-            f"{bad} of {len(scores)} rows are too large to score in float64; leave those rows out."
-        )
+        raise DataError(f"{bad} of {len(scores)} rows are too large to score in float64; leave those rows out.")
     return scores

@@ -27,9 +27,7 @@ def log_odds(failed: NDArray[np.bool_]) -> float:
     return float(np.log(failed.sum() / (~failed).sum()))
 
 
-def logistic_path(
-    features: Array, failed: NDArray[np.bool_], strengths: tuple[float, ...]
-) -> tuple[Array, Array]:
+def logistic_path(features: Array, failed: NDArray[np.bool_], strengths: tuple[float, ...]) -> tuple[Array, Array]:
     """Minimise |w|^2 / 2 + C * sum_i log(1 + exp(-y_i (w . x_i + b))) for each C, y = +1 where failed.
 
     features: (n, d), centred; failed: (n,), both classes; strengths: rising C, each solved from the last.

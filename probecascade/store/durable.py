@@ -35,9 +35,7 @@ def sync_folder(path: Path) -> None:
     """Make a rename in this folder survive a power cut, where the file system can."""
     folder = os.open(path, os.O_RDONLY)
     try:
-        with suppress(
-            OSError
-        ):  # some network file systems cannot sync a folder, and the rename stands anyway
+        with suppress(OSError):  # some network file systems cannot sync a folder, and the rename stands anyway
             os.fsync(folder)
     finally:
         os.close(folder)
@@ -51,8 +49,7 @@ def take_lock(path: Path) -> int:
     except BlockingIOError as error:
         os.close(lock)
         raise StoreError(
-            f"another extract is writing to {str(path)!r}; wait until it has finished, or choose another "
-            "folder."
+            f"another extract is writing to {str(path)!r}; wait until it has finished, or choose another folder."
         ) from error
     return lock
 

@@ -34,9 +34,7 @@ _IDENTITY = (
 def read_header(path: Path) -> dict[str, Any]:
     """`run.json` of a run folder. StoreError if there is none, it is unreadable, or its format is newer."""
     if not path.is_dir():
-        raise StoreError(
-            f"there is no run at {str(path)!r}; give a folder that `probecascade extract -o` made."
-        )
+        raise StoreError(f"there is no run at {str(path)!r}; give a folder that `probecascade extract -o` made.")
     try:
         header = json.loads((path / "run.json").read_text(encoding="utf-8"))
         version = int(header["format"])
@@ -46,13 +44,11 @@ def read_header(path: Path) -> dict[str, Any]:
             return dict(header)
     except FileNotFoundError as error:
         raise StoreError(
-            f"{str(path)!r} is not a run: it holds no run.json; give a folder that `probecascade extract -o` "
-            "made."
+            f"{str(path)!r} is not a run: it holds no run.json; give a folder that `probecascade extract -o` made."
         ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(
-            f"{str(path / 'run.json')!r} is damaged ({type(error).__name__}: {error}); restore it from a "
-            "copy."
+            f"{str(path / 'run.json')!r} is damaged ({type(error).__name__}: {error}); restore it from a copy."
         ) from error
     raise StoreError(f"{str(path)!r} has format {version}, newer than {schema.FORMAT}; update probecascade.")
 
@@ -105,9 +101,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def full_header(
-    header: Mapping[str, Any], *, layers: tuple[int, ...], d_model: int, dtype: str
-) -> dict[str, Any]:
+def full_header(header: Mapping[str, Any], *, layers: tuple[int, ...], d_model: int, dtype: str) -> dict[str, Any]:
     """The caller's header with the store's own facts, as JSON gives it back."""
     facts = {"layers": list(layers), "d_model": d_model, "dtype": dtype}
     defaults = {"layer_convention": schema.LAYER_CONVENTION, "final_norm": False}

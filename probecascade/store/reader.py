@@ -183,9 +183,7 @@ class Run:
         """
         wanted = self._stored_layer(layer)
         found = self._slices(name)
-        states = np.empty(
-            (sum(rows.stop - rows.start for _, _, rows in found), self.d_model), dtype=np.float32
-        )
+        states = np.empty((sum(rows.stop - rows.start for _, _, rows in found), self.d_model), dtype=np.float32)
         done = 0
         for _, shard, rows in found:
             count = rows.stop - rows.start
@@ -229,8 +227,7 @@ class Run:
             "d_model": self.d_model,
             "dtype": self.dtype,
             "checkpoints": {
-                name: sum(r.stop - r.start for _, _, r in self._slices(name))
-                for name in self.checkpoint_names
+                name: sum(r.stop - r.start for _, _, r in self._slices(name)) for name in self.checkpoint_names
             },
             "bytes": bytes_on_disk(self.path),
             "shards": len(self._shards),
@@ -261,16 +258,13 @@ class Run:
         wanted = schema.resolve_layer(layer, schema.n_layers_of(self.header))
         if wanted not in self.layers:
             raise StoreError(
-                f"layer {layer} is not stored in {str(self.path)!r}; stored are: "
-                f"{', '.join(map(str, self.layers))}."
+                f"layer {layer} is not stored in {str(self.path)!r}; stored are: {', '.join(map(str, self.layers))}."
             )
         return wanted
 
     def _locate(self, index: int) -> tuple[ShardIndex, int]:
         if not 0 <= index < len(self):
-            raise StoreError(
-                f"episode {index} is not in {str(self.path)!r}; it holds {len(self)}, counted from 0."
-            )
+            raise StoreError(f"episode {index} is not in {str(self.path)!r}; it holds {len(self)}, counted from 0.")
         place = int(np.searchsorted(self._begin, index, side="right")) - 1
         return self._shards[place], int(index - self._begin[place])
 
@@ -285,6 +279,5 @@ def _check_unique(shards: Sequence[ShardIndex]) -> None:
             first = seen.setdefault(episode_id, shard.path.name)
             if first != shard.path.name:
                 raise StoreError(
-                    f"episode {episode_id!r} is in both {first} and {str(shard.path)!r}; move one of them "
-                    "out."
+                    f"episode {episode_id!r} is in both {first} and {str(shard.path)!r}; move one of them out."
                 )

@@ -130,9 +130,7 @@ def resolve_layer(layer: int, n_layers: int | None) -> int:
         raise StoreError(f"layer {layer!r} is not a whole number; give layers such as 0, 12 or -1.")
     if n_layers is None:
         if layer < 0:
-            raise StoreError(
-                f"layer {layer} counts from the last block, but the header has no n_layers; give it."
-            )
+            raise StoreError(f"layer {layer} counts from the last block, but the header has no n_layers; give it.")
         return int(layer)
     if not -n_layers - 1 <= layer <= n_layers:
         raise StoreError(f"layer {layer} does not exist: the model has layers 0 (embeddings) to {n_layers}.")

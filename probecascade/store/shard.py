@@ -44,9 +44,7 @@ def opened(path: Path) -> Iterator[Any]:
         with h5py.File(path, "r", locking=False) as file:
             yield file
     except FileNotFoundError as error:
-        raise StoreError(
-            f"shard {str(path)!r} is gone; restore it, or open the run again without it."
-        ) from error
+        raise StoreError(f"shard {str(path)!r} is gone; restore it, or open the run again without it.") from error
     except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
         raise StoreError(
             f"shard {str(path)!r} is damaged ({error}); restore it from a copy, or move it out of the run "
@@ -125,9 +123,7 @@ def _name_slices(path: Path, checkpoints: Mapping[str, NDArray[Any]]) -> dict[st
     stops = np.concatenate((starts[1:], [len(kinds)]))
     names = [schema.checkpoint_name(str(kinds[start]), int(numbers[start])) for start in starts]
     if len(set(names)) != len(names):
-        raise StoreError(
-            f"shard {str(path)!r} is damaged (rows of one checkpoint lie apart); restore it from a copy."
-        )
+        raise StoreError(f"shard {str(path)!r} is damaged (rows of one checkpoint lie apart); restore it from a copy.")
     return {name: slice(int(a), int(b)) for name, a, b in zip(names, starts, stops, strict=True)}
 
 

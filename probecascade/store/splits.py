@@ -14,9 +14,7 @@ from probecascade.errors import DataError, UsageError
 SPLITS = ("fit", "calibrate", "test")
 
 
-def assign_split(
-    groups: Sequence[str], *, seed: int, shares: tuple[int, int, int] = (50, 25, 25)
-) -> NDArray[np.str_]:
+def assign_split(groups: Sequence[str], *, seed: int, shares: tuple[int, int, int] = (50, 25, 25)) -> NDArray[np.str_]:
     """Split of each group, (n,) of names in `SPLITS`, in the order given.
 
     A group's split is the same on every machine and whatever other groups are present, so a run that grows
@@ -26,8 +24,7 @@ def assign_split(
     whole = all(isinstance(share, int) and not isinstance(share, bool) for share in shares)
     if len(shares) != len(SPLITS) or not whole or min(shares) < 0 or sum(shares) != 100:
         raise UsageError(
-            f"split shares {shares!r} are not three whole percentages that sum to 100; give for example "
-            "50,25,25."
+            f"split shares {shares!r} are not three whole percentages that sum to 100; give for example 50,25,25."
         )
     split_of = {group: _split_of(group, seed, shares) for group in set(groups)}
     return np.array([split_of[group] for group in groups], dtype=np.str_)

@@ -47,9 +47,7 @@ def _check_token_ids(name: str, ids: NDArray[Any]) -> None:
             f"{name} has token ids of shape {ids.shape} and dtype {ids.dtype}; expected whole numbers (n,)."
         )
     if ids.size and (ids.min() < 0 or ids.max() > _INT32.max):
-        raise StoreError(
-            f"{name} has token ids outside 0..{_INT32.max}; give the ids that the model was fed."
-        )
+        raise StoreError(f"{name} has token ids outside 0..{_INT32.max}; give the ids that the model was fed.")
 
 
 def _check_checkpoints(name: str, episode: Episode) -> None:

@@ -96,8 +96,7 @@ class RunWriter:
             self._resume(full)
         else:
             raise StoreError(
-                f"{str(self.path)!r} exists already; add --resume to continue that run, or choose another "
-                "folder."
+                f"{str(self.path)!r} exists already; add --resume to continue that run, or choose another folder."
             )
         number = 1 + max((shard_number(shard) for shard in list_shards(self.path)), default=-1)
         self._open = self._open_shard(number)
@@ -234,9 +233,7 @@ class RunWriter:
     def _write_error(self, error: OSError) -> StoreError:
         kept = f"what was stored ({len(self._stored)} episodes) stays readable"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return StoreError(
-                f"disk full while writing to {str(self.path)!r}; {kept}; free space and resume."
-            )
+            return StoreError(f"disk full while writing to {str(self.path)!r}; {kept}; free space and resume.")
         reason = error.strerror or error
         return StoreError(f"cannot write to {str(self.path)!r} ({reason}); {kept}; mend that and resume.")
 

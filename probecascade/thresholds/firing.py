@@ -36,29 +36,19 @@ class GateScores:
         table = np.asarray(scores, dtype=np.float64)
         labels: NDArray[Any] = np.asarray(failed)
         if table.ndim != 2 or not table.shape[1]:
-            raise DataError(
-                f"scores have shape {table.shape}: give one row per episode and one column per gate."
-            )
+            raise DataError(f"scores have shape {table.shape}: give one row per episode and one column per gate.")
         if labels.dtype != np.bool_:
             raise DataError(f"labels are {labels.dtype}, not booleans: give True where the episode failed.")
         if labels.shape != table.shape[:1]:
-            raise DataError(
-                f"{labels.size} labels were given for {len(table)} episodes: give one per row of scores."
-            )
+            raise DataError(f"{labels.size} labels were given for {len(table)} episodes: give one per row of scores.")
         if np.isinf(table).any():
-            raise DataError(
-                "scores hold infinite values: give finite scores, NaN where a gate was not reached."
-            )
+            raise DataError("scores hold infinite values: give finite scores, NaN where a gate was not reached.")
         reached = ~np.isnan(table)
-        costs = (
-            np.where(reached, 1.0, np.nan) if cost_after is None else np.asarray(cost_after, dtype=np.float64)
-        )
+        costs = np.where(reached, 1.0, np.nan) if cost_after is None else np.asarray(cost_after, dtype=np.float64)
         if costs.shape != table.shape:
             raise DataError(f"costs have shape {costs.shape}, scores {table.shape}: give one cost per score.")
         if not np.isfinite(costs[reached]).all() or (costs[reached] < 0).any():
-            raise DataError(
-                "a reached gate has no finite cost >= 0: give the tokens spent strictly after it."
-            )
+            raise DataError("a reached gate has no finite cost >= 0: give the tokens spent strictly after it.")
         return cls(table, labels, costs)
 
     @property
@@ -75,9 +65,7 @@ def firing(scores: FloatArray, thresholds: FloatArray) -> BoolArray:
     return np.greater_equal(scores, thresholds)
 
 
-def first_firing(
-    scores: FloatArray, thresholds: FloatArray, cost_after: FloatArray | None = None
-) -> NDArray[np.intp]:
+def first_firing(scores: FloatArray, thresholds: FloatArray, cost_after: FloatArray | None = None) -> NDArray[np.intp]:
     """(n_episodes,): index of the gate that aborts the episode, -1 where none fires.
 
     Gates of different kinds interleave differently from episode to episode, so the earliest firing gate

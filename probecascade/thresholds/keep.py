@@ -107,9 +107,7 @@ def learn_shape(teachers: GateScores, *, loss: float) -> IndexShape:
     fits = [_logistic(teachers.scores[:, g], teachers.failed) for g in range(n_gates)]
     base = np.array([fit[0] for fit in fits], dtype=np.float64)
     slope = np.array([fit[1] for fit in fits], dtype=np.float64)
-    gains = np.array(
-        [_mean(teachers.cost_after[teachers.failed, g]) for g in range(n_gates)], dtype=np.float64
-    )
+    gains = np.array([_mean(teachers.cost_after[teachers.failed, g]) for g in range(n_gates)], dtype=np.float64)
     slope[gains <= 0] = 0.0
     floor = 1e-3 * gains.max() if gains.any() else 1.0
     log_gains = np.log(np.maximum(gains, floor))

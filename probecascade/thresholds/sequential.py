@@ -62,9 +62,7 @@ class SequentialResult:
         return all(gate.reached for gate in self.gates)
 
 
-def recall_thresholds(
-    scores: ArrayLike, failed: ArrayLike, recalls: str | Sequence[TargetLike]
-) -> SequentialResult:
+def recall_thresholds(scores: ArrayLike, failed: ArrayLike, recalls: str | Sequence[TargetLike]) -> SequentialResult:
     """Thresholds that catch the share `recalls[i]` of all doomed episodes at or before gate i.
 
     scores: (n_episodes, n_gates), NaN where the gate was not reached; failed: (n_episodes,) bool. The
@@ -77,9 +75,7 @@ def recall_thresholds(
     targets = parse_rising(recalls)
     match_gates(targets, [f"gate {i + 1}" for i in range(data.scores.shape[1])])
     if not data.doomed:
-        raise DataError(
-            f"none of the {len(data.failed)} calibration episodes failed: recall of failures needs one."
-        )
+        raise DataError(f"none of the {len(data.failed)} calibration episodes failed: recall of failures needs one.")
     alive = np.ones(len(data.failed), dtype=np.bool_)
     gates = []
     caught = 0

@@ -39,12 +39,7 @@ def frozen() -> list[Task]:
 
 def names_in(task: Task) -> set[str]:
     """Every invented name: the words that stand capitalised inside a sentence, and the titles."""
-    words = {
-        word
-        for page in task.paragraphs
-        for text in page.sentences
-        for word in re.findall(r"\b[A-Z]\w+", text)
-    }
+    words = {word for page in task.paragraphs for text in page.sentences for word in re.findall(r"\b[A-Z]\w+", text)}
     titles = {page.title for page in task.paragraphs}
     return (words - {"The"}) | titles | {answer for part in task.parts for answer in part.answers}
 

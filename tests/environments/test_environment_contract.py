@@ -70,9 +70,7 @@ class Lenient(WikiEnvironment):
 
 class Endless(WikiEnvironment):
     def _live_task(self) -> Task:
-        return (
-            super()._live_task() if self._task is None or self._closed < len(self._task.parts) else self._task
-        )
+        return super()._live_task() if self._task is None or self._closed < len(self._task.parts) else self._task
 
 
 class Shouting(WikiEnvironment):

@@ -51,9 +51,7 @@ def test_a_missing_title_is_answered_with_the_nearest_ones_best_first() -> None:
     seen = started().step(Action("search", "Trodam"))
     assert seen.kind == "not_found"
     assert seen.text == "Could not find Trodam. Similar: Trodan, Trodal."
-    assert (
-        started().step(Action("search", "Trodaan")).text == "Could not find Trodaan. Similar: Trodan, Trodal."
-    )
+    assert started().step(Action("search", "Trodaan")).text == "Could not find Trodaan. Similar: Trodan, Trodal."
 
 
 def test_nothing_similar_is_not_mentioned() -> None:

@@ -25,9 +25,7 @@ def test_three_episodes_by_hand() -> None:
     scores = np.array([[0.9, 0.1], [0.2, NAN], [0.1, 0.8]])
     failed = np.array([True, True, False])
     spending = {
-        "tokens": Spending(
-            np.array([[70.0, 40.0], [30.0, NAN], [50.0, 20.0]]), np.array([100.0, 60.0, 80.0])
-        ),
+        "tokens": Spending(np.array([[70.0, 40.0], [30.0, NAN], [50.0, 20.0]]), np.array([100.0, 60.0, 80.0])),
         "calls": Spending(np.array([[5.0, 4.0], [3.0, NAN], [4.0, 3.0]]), np.array([5.0, 3.0, 4.0])),
     }
     final = np.array([[False, False], [False, False], [False, True]])
@@ -98,9 +96,7 @@ def test_calibration_counts_are_found_again(seed: int) -> None:
 
 def test_thresholds_that_are_off_save_nothing() -> None:
     spending = {"tokens": Spending(np.array([[50.0], [50.0]]), np.array([100.0, 100.0]))}
-    result = backtest(
-        np.array([[1.0], [1.0]]), [np.inf], np.array([True, False]), spending, groups=["a", "b"]
-    )
+    result = backtest(np.array([[1.0], [1.0]]), [np.inf], np.array([True, False]), spending, groups=["a", "b"])
     assert (result.caught_count, result.kept_count, result.saved["tokens"].saved) == (0, 1, 0.0)
     assert np.isnan(result.precision.value)
     assert result.precision.n == 0
@@ -143,9 +139,7 @@ def test_the_test_split_is_the_default_and_holds_test_episodes_only(run: Run, fi
 
 def test_replaying_the_cascade_gives_the_same_decisions(run: Run, fitted: FitResult) -> None:
     result = backtest_run(fitted.cascade, run)
-    test = np.flatnonzero(
-        run.episodes.labelled & (assign_split(run.episodes.group.tolist(), seed=0) == "test")
-    )
+    test = np.flatnonzero(run.episodes.labelled & (assign_split(run.episodes.group.tolist(), seed=0) == "test"))
     names = [gate.checkpoint for gate in fitted.cascade.gates]
     decisions: list[Decision | None] = []
     for index, first in zip(test.tolist(), result.first, strict=True):
@@ -175,9 +169,7 @@ def test_groups_that_fitted_the_cascade_are_refused(run: Run, fitted: FitResult,
 
 
 def test_answers_withheld_are_counted_apart(run: Run) -> None:
-    eager = fit_cascade(
-        run, recalls="0.3,0.6", gates=["action:3", "action:4"], gate_answers=True, fitter=QUICK
-    )
+    eager = fit_cascade(run, recalls="0.3,0.6", gates=["action:3", "action:4"], gate_answers=True, fitter=QUICK)
     result = backtest_run(eager.cascade, run)
     assert result.withheld_doomed > 0
     plain = backtest_run(Cascade(eager.cascade.gates, provenance=eager.cascade.provenance), run)
@@ -187,9 +179,7 @@ def test_answers_withheld_are_counted_apart(run: Run) -> None:
 
 
 def test_what_cannot_be_back_tested_is_refused(run: Run, fitted: FitResult, tmp_path: Path) -> None:
-    other = Cascade(
-        fitted.cascade.gates, provenance={**fitted.cascade.provenance, "run": {"dtype": "float16"}}
-    )
+    other = Cascade(fitted.cascade.gates, provenance={**fitted.cascade.provenance, "run": {"dtype": "float16"}})
     with pytest.raises(CascadeError, match="dtype"):
         backtest_run(other, run)
     assert backtest_run(other, run, force=True).doomed > 0

@@ -112,10 +112,7 @@ def test_an_episode_made_to_answer_is_judged_by_its_own_end() -> None:
 def test_reading_off_twins_equals_running_live() -> None:
     gates = ["action:2", None, "part:1", "observation:1"]
     decisions = [None if gate is None else Decision("abort", gate=gate) for gate in gates]
-    live = [
-        episode if gate is None else aborted(episode, gate)
-        for gate, episode in zip(gates, TWINS, strict=True)
-    ]
+    live = [episode if gate is None else aborted(episode, gate) for gate, episode in zip(gates, TWINS, strict=True)]
     ran, read = compare_twins("p", live, TWINS), read_off("p", decisions, TWINS)
     assert read == replace(ran, read_off=True)
 

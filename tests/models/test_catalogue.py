@@ -99,9 +99,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_gguf(root / "tiny.gguf")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PROBECASCADE_CACHE", str(root / "cache"))
-        return conversion.converted_folder(
-            root / "tiny.gguf", conversion.file_digest(root / "tiny.gguf")
-        ).rename(root / "tiny-model")
+        return conversion.converted_folder(root / "tiny.gguf", conversion.file_digest(root / "tiny.gguf")).rename(
+            root / "tiny-model"
+        )
 
 
 def copy_folder(folder: Path, to: Path) -> Path:
@@ -203,9 +203,7 @@ def test_a_gguf_model_has_the_files_weights_and_a_full_identity(tmp_path: Path) 
 
     weights = loaded.model.state_dict()
     np.testing.assert_array_equal(weights["model.embed_tokens.weight"], tensors["token_embd.weight"])
-    np.testing.assert_array_equal(
-        weights["model.layers.1.mlp.down_proj.weight"], tensors["blk.1.ffn_down.weight"]
-    )
+    np.testing.assert_array_equal(weights["model.layers.1.mlp.down_proj.weight"], tensors["blk.1.ffn_down.weight"])
     assert not loaded.model.training
     assert not any(p.requires_grad for p in loaded.model.parameters())
     assert loaded.model.dtype == torch.float32
@@ -365,9 +363,7 @@ def test_two_processes_that_start_at_once_convert_once(tiny: Path, tmp_path: Pat
     assert (Path(places.pop().strip()) / "model.safetensors").read_bytes() == b"whole"
 
 
-def test_a_conversion_that_was_killed_leaves_nothing_that_is_trusted(
-    tiny: Path, tmp_path: Path, cache: Path
-) -> None:
+def test_a_conversion_that_was_killed_leaves_nothing_that_is_trusted(tiny: Path, tmp_path: Path, cache: Path) -> None:
     log = tmp_path / "log"
     killed = start(tiny, log, 60.0)
     deadline = time.monotonic() + 60
@@ -385,9 +381,7 @@ def test_a_conversion_that_was_killed_leaves_nothing_that_is_trusted(
 @pytest.mark.parametrize("size", [0, 4, 3000])
 def test_a_file_that_is_no_gguf_is_refused_and_leaves_nothing(tiny: Path, cache: Path, size: int) -> None:
     tiny.write_bytes(tiny.read_bytes()[:size])
-    with pytest.raises(
-        ModelError, match=r"'tiny\.gguf' cannot be converted .*give a whole GGUF file"
-    ) as caught:
+    with pytest.raises(ModelError, match=r"'tiny\.gguf' cannot be converted .*give a whole GGUF file") as caught:
         load(str(tiny))
     assert "\n" not in str(caught.value)
     assert not [path for path in cache.iterdir() if path.is_dir()]
@@ -436,9 +430,7 @@ def test_a_change_in_one_tensor_changes_the_weights_checksum(folder: Path, tmp_p
     assert weights_checksum(tmp_path / "same") == weights_checksum(folder)
 
 
-def test_the_tokenizer_checksum_sees_vocabulary_and_merges_but_not_padding(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_the_tokenizer_checksum_sees_vocabulary_and_merges_but_not_padding(folder: Path, tmp_path: Path) -> None:
     plain: LoadedModel = load(str(folder), device="cpu")
     changed = copy_folder(folder, tmp_path / "unmerged")
     settings = json.loads((changed / "tokenizer.json").read_text())
@@ -458,9 +450,7 @@ def test_the_tokenizer_checksum_sees_vocabulary_and_merges_but_not_padding(
 def test_a_changed_or_missing_chat_template_is_seen() -> None:
     assert template_checksum(None) is None
     assert template_checksum("{{ a }}") != template_checksum("{{ b }}")
-    assert template_checksum({"default": "x", "tool": "y"}) == template_checksum(
-        {"tool": "y", "default": "x"}
-    )
+    assert template_checksum({"default": "x", "tool": "y"}) == template_checksum({"tool": "y", "default": "x"})
 
 
 # --- the embedded model ---------------------------------------------------------------------------

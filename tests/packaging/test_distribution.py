@@ -79,9 +79,7 @@ def test_the_licence_is_apache_2() -> None:
 ROOMS = ["store", "probes", "thresholds", "policies", "evaluation", "environments", "agents"]
 
 
-@pytest.mark.parametrize(
-    "room", [room for room in ROOMS if (ROOT / "probecascade" / room / "__init__.py").exists()]
-)
+@pytest.mark.parametrize("room", [room for room in ROOMS if (ROOT / "probecascade" / room / "__init__.py").exists()])
 def test_a_room_opens_where_torch_and_transformers_are_missing(room: str) -> None:
     code = (
         "import importlib, pkgutil, sys\n"

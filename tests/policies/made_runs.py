@@ -20,9 +20,7 @@ HEADER = {
 }
 
 
-def checkpoint(
-    kind: str, index: int, turn: int, position: int, tokens: int, calls: int, final: bool
-) -> Checkpoint:
+def checkpoint(kind: str, index: int, turn: int, position: int, tokens: int, calls: int, final: bool) -> Checkpoint:
     signals = dict.fromkeys(SIGNALS, 0.0) | {"tokens_so_far": float(tokens), "round": float(turn)}
     return Checkpoint(
         kind=kind,
@@ -125,9 +123,7 @@ def make_run(
     with RunWriter(path, HEADER, layers=LAYERS, d_model=WIDTH, dtype="float32") as writer:
         for g in range(groups):
             fails = bool(rng.random() < 0.5) if failed is None else failed
-            episode = make_episode(
-                f"task-{g}", f"group-{seed}-{g}", failed=fails, rounds=int(rng.integers(3, 6))
-            )
+            episode = make_episode(f"task-{g}", f"group-{seed}-{g}", failed=fails, rounds=int(rng.integers(3, 6)))
             writer.add(Recording(episode, make_states(episode, rng, failed=fails)))
         for k, outcome in enumerate(outcomes):
             episode = make_episode(f"extra-{k}", f"extra-{k}", failed=True, rounds=3, outcome=outcome)

@@ -26,9 +26,7 @@ def probe(weight: float = 1.0, width: int = 2) -> LinearProbe:
     return LinearProbe(np.zeros(width), np.ones(width), np.full(width, weight), 0.0)
 
 
-def moment(
-    name: str, hidden: Mapping[int, NDArray[np.float32]], *, final: bool = False, tokens: int = 0
-) -> Moment:
+def moment(name: str, hidden: Mapping[int, NDArray[np.float32]], *, final: bool = False, tokens: int = 0) -> Moment:
     kind, _, index = name.partition(":")
     number = int(index or 0)
     signals = tuple(float(tokens) if column == "tokens_so_far" else 0.0 for column in SIGNALS)

@@ -49,11 +49,7 @@ def test_a_keep_target_holds_on_the_calibration_episodes(run: Run) -> None:
         name: run.rows(name).episode[~run.rows(name).final]
         for name in ("action:1", "action:2", "part:1", "action:3", "action:4", "action:5")
     }
-    enough = [
-        name
-        for name, e in passing.items()
-        if min((fit[e] & failed[e]).sum(), (fit[e] & ~failed[e]).sum()) >= 20
-    ]
+    enough = [name for name, e in passing.items() if min((fit[e] & failed[e]).sum(), (fit[e] & ~failed[e]).sum()) >= 20]
     assert [row.gate.checkpoint for row in result.table] == enough
     assert "action:5" not in enough  # every episode that comes so far finishes there
     table = score_run(run, result.cascade.gates)
@@ -109,9 +105,7 @@ def test_final_turns_are_no_gates_unless_asked(run: Run) -> None:
     table = score_run(run, plain.cascade.gates)
     assert np.isnan(table.scores[rows.episode[rows.final], 0]).all()
     assert not np.isnan(table.scores[rows.episode[~rows.final], 0]).any()
-    assert not np.isnan(
-        score_run(run, withheld.cascade.gates, gate_answers=True).scores[rows.episode, 0]
-    ).any()
+    assert not np.isnan(score_run(run, withheld.cascade.gates, gate_answers=True).scores[rows.episode, 0]).any()
 
 
 def test_costs_are_strictly_after_the_gate(run: Run) -> None:

@@ -16,9 +16,7 @@ from probecascade.policies import (
 Turn = tuple[str, str, str]  # action, argument, kind of observation
 
 
-def decisions(
-    rule: TranscriptRule, turns: list[Turn], *, kind: str = "action", tokens: int = 30
-) -> list[str]:
+def decisions(rule: TranscriptRule, turns: list[Turn], *, kind: str = "action", tokens: int = 30) -> list[str]:
     """What the rule says at every turn's checkpoint, `tokens` more spent at each; the last turn is final."""
     watch = rule.begin(Task("t", "g", ()))
     steps = tuple(
@@ -93,9 +91,7 @@ def test_the_token_limit_fires_at_the_first_action_that_reached_it() -> None:
     assert said[:3] == ["continue", "continue", "90 tokens spent at action:3"]
 
 
-@pytest.mark.parametrize(
-    "rule", [FirstRepeatedFailedSearch(), FailedSearches(), RepeatedActions(), TokenLimit(1)]
-)
+@pytest.mark.parametrize("rule", [FirstRepeatedFailedSearch(), FailedSearches(), RepeatedActions(), TokenLimit(1)])
 def test_rules_decide_at_actions_only_and_never_at_the_last(rule: TranscriptRule) -> None:
     for kind in ("thought", "observation", "part"):
         assert decisions(rule, FLAKY, kind=kind) == ["continue"] * 5

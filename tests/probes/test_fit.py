@@ -21,9 +21,7 @@ def planted(n: int, d: int, strength: float = 2.0, seed: int = 0) -> tuple[Rows,
     rng = np.random.default_rng(seed)
     latent = rng.normal(size=(n, d)) * np.arange(1, d + 1) ** -0.5
     failed = rng.random(n) < 1 / (1 + np.exp(-strength * latent[:, 0]))
-    states = latent @ np.linalg.qr(rng.normal(size=(d, d)))[0] * rng.uniform(0.1, 20, size=d) + rng.normal(
-        size=d
-    )
+    states = latent @ np.linalg.qr(rng.normal(size=(d, d)))[0] * rng.uniform(0.1, 20, size=d) + rng.normal(size=d)
     return states, failed, np.arange(n) // 2
 
 
@@ -38,9 +36,7 @@ def test_it_equals_standard_scaler_and_logistic_regression(n: int, d: int, stren
     largest = np.abs(reference.coef_).max()
     np.testing.assert_allclose(probe.weight, reference.coef_[0], atol=1e-4 * largest)
     np.testing.assert_allclose(probe.bias, reference.intercept_[0], atol=1e-4)
-    np.testing.assert_allclose(
-        probe.score(states), reference.predict_proba(scaler.transform(states))[:, 1], atol=1e-5
-    )
+    np.testing.assert_allclose(probe.score(states), reference.predict_proba(scaler.transform(states))[:, 1], atol=1e-5)
 
 
 def test_the_path_meets_the_optimality_condition_at_every_strength() -> None:

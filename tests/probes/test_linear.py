@@ -147,8 +147,5 @@ def test_a_damaged_or_unknown_probe_is_refused() -> None:
 
 
 def test_importing_probes_brings_no_deep_learning_library() -> None:
-    code = (
-        "import sys, probecascade.probes; "
-        "sys.exit(bool({'torch', 'transformers', 'sklearn'} & set(sys.modules)))"
-    )
+    code = "import sys, probecascade.probes; sys.exit(bool({'torch', 'transformers', 'sklearn'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -16,11 +16,7 @@ from probecascade.probes import Interval, auroc, auroc_interval, pair_accuracy
 def wins(scores: list[float], failed: list[bool]) -> tuple[float, int]:
     """Pairs won by the failed episode, and all pairs, one by one."""
     pairs = [
-        (a, b)
-        for a, f in zip(scores, failed, strict=True)
-        if f
-        for b, g in zip(scores, failed, strict=True)
-        if not g
+        (a, b) for a, f in zip(scores, failed, strict=True) if f for b, g in zip(scores, failed, strict=True) if not g
     ]
     return sum(1.0 if a > b else 0.5 if a == b else 0.0 for a, b in pairs), len(pairs)
 

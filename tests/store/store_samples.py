@@ -87,17 +87,13 @@ def episode(number: int, outcome: Outcome = "success", *, rounds: int = 2, **cha
         "side_tokens": 3,
         "doomed_round": 1 if outcome == "failure" else None,
         "doomed_tokens": 12 if outcome == "failure" else None,
-        "decision": Decision("abort", "action:2", 0.75, 0.5, "P(failure) 0.75 >= 0.5")
-        if number == 1
-        else None,
+        "decision": Decision("abort", "action:2", 0.75, 0.5, "P(failure) 0.75 >= 0.5") if number == 1 else None,
         "attributes": {"temperature": 0.3, "note": "ä \x00 \ud800"},
     }
     return Episode(**(facts | changes))
 
 
-def recording(
-    number: int, outcome: Outcome = "success", *, n_layers: int = len(LAYERS), **changes: Any
-) -> Recording:
+def recording(number: int, outcome: Outcome = "success", *, n_layers: int = len(LAYERS), **changes: Any) -> Recording:
     """The episode with states whose value names episode, checkpoint, layer slot and column."""
     made = episode(number, outcome, **changes)
     return Recording(made, states(number, len(made.checkpoints), n_layers))
@@ -106,9 +102,7 @@ def recording(
 def states(number: int, n_checkpoints: int, n_layers: int = len(LAYERS)) -> NDArray[np.float32]:
     """(n_checkpoints, n_layers, D_MODEL): exact in every stored dtype, distinct for each episode."""
     rows, slots, columns = np.ogrid[:n_checkpoints, :n_layers, :D_MODEL]
-    return ((number + 1) * 2.0 ** (slots - columns) * np.where(rows % 2, 1, -1) * 2.0 ** (rows // 2)).astype(
-        np.float32
-    )
+    return ((number + 1) * 2.0 ** (slots - columns) * np.where(rows % 2, 1, -1) * 2.0 ** (rows // 2)).astype(np.float32)
 
 
 def assert_same_episode(found: Episode, expected: Episode) -> None:

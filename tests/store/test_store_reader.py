@@ -175,9 +175,7 @@ def test_episodes_may_be_replayed_in_any_order(run_path: Path) -> None:
     np.testing.assert_array_equal(run.hidden(0), recording(0).hidden)
 
 
-def test_one_checkpoint_of_one_layer_reads_nothing_else(
-    run_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_checkpoint_of_one_layer_reads_nothing_else(run_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run.open(run_path)
     reads: list[tuple[str, Any]] = []
     original = h5py.Dataset.__getitem__

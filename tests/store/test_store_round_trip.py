@@ -47,9 +47,7 @@ def test_everything_comes_back(tmp_path: Path, dtype: str) -> None:
                 np.testing.assert_array_equal(found[row], source.hidden[ordinal, slot])
                 kept = source.episode.checkpoints[ordinal]
                 facts = ("round", "position", "tokens", "generated", "calls", "seconds", "final")
-                assert tuple(getattr(rows, fact)[row] for fact in facts) == tuple(
-                    getattr(kept, fact) for fact in facts
-                )
+                assert tuple(getattr(rows, fact)[row] for fact in facts) == tuple(getattr(kept, fact) for fact in facts)
                 assert tuple(rows.signals[row]) == kept.signals
 
 
@@ -68,15 +66,11 @@ def test_bfloat16_bits_are_those_of_torch() -> None:
     torch = pytest.importorskip("torch")
     random = np.random.default_rng(0)
     bits = random.integers(0, 2**32, 20_000, dtype=np.uint32)
-    halves = (
-        random.integers(0, 2**16, 2_000, dtype=np.uint32) << 16
-    ) | 0x8000  # exactly between two neighbours
+    halves = (random.integers(0, 2**16, 2_000, dtype=np.uint32) << 16) | 0x8000  # exactly between two neighbours
     values = np.concatenate([bits, halves]).view(np.float32)
     values = values[~np.isnan(values)]
     expected = torch.from_numpy(values).to(torch.bfloat16)
-    np.testing.assert_array_equal(
-        encode(values, "bfloat16"), expected.view(torch.int16).numpy().view(np.uint16)
-    )
+    np.testing.assert_array_equal(encode(values, "bfloat16"), expected.view(torch.int16).numpy().view(np.uint16))
     np.testing.assert_array_equal(decode(encode(values, "bfloat16"), "bfloat16"), expected.float().numpy())
     assert not is_finite(
         encode(np.array([0xFFFFFFFF, 0x7F800001], np.uint32).view(np.float32), "bfloat16"), "bfloat16"
@@ -139,9 +133,7 @@ EPISODES = st.builds(
     reason=TEXT,
     steps=st.lists(STEPS, max_size=2).map(tuple),
     checkpoints=st.lists(POINTS, max_size=4, unique_by=lambda point: point.name).map(tuple),
-    token_ids=st.lists(st.integers(0, 2**31 - 1), min_size=10, max_size=12).map(
-        lambda ids: np.array(ids, np.int32)
-    ),
+    token_ids=st.lists(st.integers(0, 2**31 - 1), min_size=10, max_size=12).map(lambda ids: np.array(ids, np.int32)),
     prompt_tokens=COUNT,
     generated=COUNT,
     observed=COUNT,
@@ -218,12 +210,8 @@ def test_a_late_part_stays_after_an_earlier_one(tmp_path: Path) -> None:
     assert run.checkpoint_names == ("part:1", "part:2")
 
 
-@pytest.mark.parametrize(
-    ("layers", "stored"), [([3], [3]), ([-1], [4]), ([3, 4], [3, 4]), ([0, -5 + 1], [0, 1])]
-)
-def test_as_many_layers_come_back_as_were_asked_for(
-    tmp_path: Path, layers: list[int], stored: list[int]
-) -> None:
+@pytest.mark.parametrize(("layers", "stored"), [([3], [3]), ([-1], [4]), ([3, 4], [3, 4]), ([0, -5 + 1], [0, 1])])
+def test_as_many_layers_come_back_as_were_asked_for(tmp_path: Path, layers: list[int], stored: list[int]) -> None:
     one = recording(1, n_layers=len(layers))
     run = store(tmp_path / "run", [one], layers=layers)
     assert list(run.layers) == stored

@@ -40,9 +40,7 @@ def test_another_seed_is_another_split() -> None:
     assert agree == pytest.approx(0.5**2 + 2 * 0.25**2, abs=0.04)
 
 
-@pytest.mark.parametrize(
-    "shares", [(50, 25, 24), (-10, 60, 50), (50, 50), (33.3, 33.3, 33.4), (True, 49, 50)]
-)
+@pytest.mark.parametrize("shares", [(50, 25, 24), (-10, 60, 50), (50, 50), (33.3, 33.3, 33.4), (True, 49, 50)])
 def test_shares_that_are_no_percentages_are_refused(shares: Any) -> None:
     with pytest.raises(UsageError, match="sum to 100"):
         assign_split(["a"], seed=0, shares=shares)

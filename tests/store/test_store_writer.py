@@ -269,9 +269,7 @@ def test_a_full_disk_leaves_the_stored_readable(tmp_path: Path, monkeypatch: pyt
         assert again.stored == {"e0", "e1"}
 
 
-def test_a_flush_may_be_tried_again_when_space_is_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_flush_may_be_tried_again_when_space_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -345,9 +343,7 @@ def test_a_state_that_cannot_be_kept_is_left_out_and_counted(
     ]
     np.testing.assert_array_equal(run.hidden(0), np.delete(one.hidden, 1, axis=0))
     assert run.rows("action:1").episode.tolist() == [1]
-    assert all(
-        np.isfinite(run.states(name, layer)).all() for name in run.checkpoint_names for layer in LAYERS
-    )
+    assert all(np.isfinite(run.states(name, layer)).all() for name in run.checkpoint_names for layer in LAYERS)
     assert run.describe()["rejected_by_reason"] == {"non_finite": 0, "overflow": 0} | {reason: 1}
     with writer(tmp_path / "run", dtype=dtype, resume=True) as again:
         assert again.rejected == 1
@@ -397,9 +393,7 @@ def test_a_run_of_overflowing_states_stops_early(tmp_path: Path) -> None:
         ({"checkpoints": (checkpoint("prompt", 0, 0, 0, 0),) * 2}, "two checkpoints called prompt"),
     ],
 )
-def test_an_episode_that_would_not_come_back_is_refused(
-    tmp_path: Path, changes: dict[str, Any], said: str
-) -> None:
+def test_an_episode_that_would_not_come_back_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with writer(tmp_path / "run") as one:
         with pytest.raises(StoreError, match=said):
             one.add(recording(0, **changes))
@@ -426,9 +420,7 @@ def test_states_of_another_shape_are_refused(tmp_path: Path) -> None:
     assert len(Run.open(tmp_path / "run")) == 0
 
 
-def test_shards_are_written_by_count_by_time_and_by_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_are_written_by_count_by_time_and_by_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with writer(tmp_path / "count", flush_episodes=2) as one:
         one.add(recording(0))
         assert one.stored == frozenset()

@@ -36,9 +36,7 @@ def brute_force(
     caught: list[int] = []
     reached: list[bool] = []
     for g, target in enumerate(targets):
-        candidates = sorted(
-            {scores[i, g] for i in doomed if alive[i] and scores[i, g] == scores[i, g]}, reverse=True
-        )
+        candidates = sorted({scores[i, g] for i in doomed if alive[i] and scores[i, g] == scores[i, g]}, reverse=True)
 
         def count(t: float, g: int = g, alive: list[bool] = alive) -> int:
             return sum(1 for i in doomed if not alive[i] or scores[i, g] >= t)
@@ -100,9 +98,7 @@ def test_the_order_of_episodes_and_monotone_maps_change_nothing(
     shuffled = recall_thresholds(scores[order], failed[order], targets)
     assert shuffled == plain
     mapped = recall_thresholds(np.exp(3 * scores), failed, targets)
-    assert [(g.caught, g.fired_successes) for g in mapped.gates] == [
-        (g.caught, g.fired_successes) for g in plain.gates
-    ]
+    assert [(g.caught, g.fired_successes) for g in mapped.gates] == [(g.caught, g.fired_successes) for g in plain.gates]
 
 
 @settings(max_examples=100, deadline=None)
@@ -155,9 +151,7 @@ def test_the_promise_gives_both_numbers_and_its_scope() -> None:
         "failures by action:1: failures caught 2/2 (100.0 %), successes kept 1/2 (50.0 %); nothing is "
         "promised for new episodes."
     )
-    missed = promise(
-        recall_thresholds(np.array([[0.9], [NAN]]), np.array([True, True]), ["0.9"]), ["action:1"]
-    )
+    missed = promise(recall_thresholds(np.array([[0.9], [NAN]]), np.array([True, True]), ["0.9"]), ["action:1"])
     assert "aims to catch 90 % of the failures by action:1 (not reached)" in missed
 
 

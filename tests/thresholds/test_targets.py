@@ -55,9 +55,7 @@ def test_targets_must_rise_strictly() -> None:
 
 
 def test_a_mismatch_with_the_gates_says_both_counts() -> None:
-    with pytest.raises(
-        UsageError, match=r"3 recall target\(s\) were given for 2 gate\(s\) \(action:1, action:2\)"
-    ):
+    with pytest.raises(UsageError, match=r"3 recall target\(s\) were given for 2 gate\(s\) \(action:1, action:2\)"):
         match_gates(parse_rising("0.5,0.6,0.7"), ["action:1", "action:2"])
     match_gates(parse_rising("0.5"), ["part:1"])
 
