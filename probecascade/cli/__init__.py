@@ -14,6 +14,7 @@ from probecascade.cli.eval import evaluate
 from probecascade.cli.extract import extract
 from probecascade.cli.fit import fit
 from probecascade.cli.inspect import inspect
+from probecascade.cli.quickstart import quickstart
 from probecascade.cli.run import run
 from probecascade.errors import ProbecascadeError
 
@@ -56,6 +57,7 @@ app.command("fit")(fit)
 app.command("run")(run)
 app.command("eval")(evaluate)
 app.command("inspect")(inspect)
+app.command("quickstart")(quickstart)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
