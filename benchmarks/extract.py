@@ -1,0 +1,304 @@
+"""How fast `extract` is, beside two loops on `model.generate`; what keeping states, a live hook and long runs cost.
+
+Every side plays the same episodes with the same model, template, parser and environment, greedily, in one process.
+`benchmarks/README.md` says what each side does.
+
+    python benchmarks/extract.py --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gc
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import psutil  # type: ignore[import-untyped]
+import torch
+from loops_on_generate import Conversation, Stateless, encode_head, limited_agent, play_by_generate
+from machine import machine
+
+from probecascade.agents.react import ReActAgent
+from probecascade.agents.record import EpisodeRecord
+from probecascade.cli.options import changed
+from probecascade.cli.recipes import ExtractRecipe, read_extract
+from probecascade.cli.session import Session, open_session
+from probecascade.episode import Decision, Episode, Moment, Recording, Task
+from probecascade.errors import ProbecascadeError
+from probecascade.interfaces import LanguageModel, StoppingPolicy
+from probecascade.models.requests import Feed, Request
+from probecascade.policies import Cascade, Gate
+from probecascade.probes import LinearProbe
+from probecascade.store import RunWriter
+
+PARTS = ("generate", "batched", "capture", "hook", "memory")
+RECIPE = Path(__file__).parents[1] / "extract" / "quickstart.toml"
+
+# The engine ----------------------------------------------------------------------------------------------------------
+
+
+class TimedAgent(ReActAgent):
+    """The session's agent, which notes the seconds of every look that a policy takes."""
+
+    def __init__(self, session: Session) -> None:
+        own = session.agent
+        super().__init__(own.model, own.template, own.settings, sorted(own.end_ids))
+        self.looks: list[float] = []
+
+    def _look(self, record: EpisodeRecord, moment: Moment) -> Generator[Request, Any, Decision]:
+        started = time.perf_counter()
+        decision = yield from super()._look(record, moment)
+        self.looks.append(time.perf_counter() - started)
+        return decision
+
+
+def play_by_engine(
+    session: Session, agent: ReActAgent, episodes: Iterable[tuple[Task, int]], policy: StoppingPolicy | None = None
+) -> Iterator[Recording]:
+    """The episodes over the slots of the session's engine, each yielded as it ends."""
+    environment = session.tasks.environment
+    return session.engine.run(agent.play(task, environment(task, seed), seed, policy) for task, seed in episodes)
+
+
+def extract(session: Session, episodes: Iterable[tuple[Task, int]], **limits: int) -> Iterator[Recording]:
+    """What `probecascade extract` does: play, keep the states, store them in a run folder (which is removed)."""
+    engine, dtype = session.engine, session.recipe.capture.store_dtype
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        RunWriter(
+            Path(folder) / "run", session.header, layers=engine.layers, d_model=engine.d_model, dtype=dtype
+        ) as writer,
+    ):
+        for recording in play_by_engine(session, limited_agent(session, session.agent.model, **limits), episodes):
+            writer.add(recording)
+            yield recording
+
+
+def keep_nothing(session: Session, episodes: Iterable[tuple[Task, int]], **limits: int) -> Iterator[Recording]:
+    """The same engine and agent without hooks and states, and nothing stored."""
+    model, environment = Stateless(session), session.tasks.environment
+    agent = limited_agent(session, cast(LanguageModel, model), **limits)
+    layers, session.engine.layers = session.engine.layers, ()
+    try:
+        yield from session.engine.run(
+            without_states(agent.play(task, environment(task, seed), seed), model) for task, seed in episodes
+        )
+    finally:
+        session.engine.layers = layers
+
+
+def without_states(conversation: Conversation, model: Stateless) -> Conversation:
+    """The conversation, given replies whose states have a row for every asked token and no layer in it."""
+    request = next(conversation)
+    while True:
+        reply = yield request
+        count = len(request.keep) if isinstance(request, Feed) else len(reply.ids)
+        try:
+            request = conversation.send(dataclasses.replace(reply, states=model.no_states(count)))
+        except StopIteration as stop:
+            recording: Recording = stop.value
+            return recording
+
+
+def full_cascade(session: Session) -> Cascade:
+    """A cascade with a probe at every checkpoint of the recipe, whose gates no score reaches."""
+    rng = np.random.default_rng(0)
+    d = session.engine.d_model
+    probe = LinearProbe(mean=np.zeros(d), scale=np.ones(d), weight=rng.normal(size=d) / d, bias=0.0)
+    rounds = range(1, session.agent.settings.max_rounds + 1)
+    kinds = [kind for kind in session.agent.settings.checkpoints if kind != "prompt"]
+    names = ["prompt", *(f"{kind}:{number}" for kind in kinds for number in rounds)]
+    return Cascade([Gate(name, session.engine.layers[-1], probe, threshold=1.5) for name in names], gate_answers=True)
+
+
+# What is measured ----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Side:
+    """One way of playing the episodes: the seconds of each run, and the last run's episodes by id."""
+
+    name: str
+    seconds: list[float] = dataclasses.field(default_factory=list)
+    episodes: dict[str, Episode] = dataclasses.field(default_factory=dict)
+
+    def time(self, recordings: Iterable[Recording]) -> None:
+        started = time.perf_counter()
+        self.episodes = {recording.episode.episode_id: recording.episode for recording in recordings}
+        self.seconds.append(time.perf_counter() - started)
+        print(f"{self.name}: {len(self.episodes)} episodes in {self.seconds[-1]:.1f} s", file=sys.stderr)
+
+    @property
+    def tokens(self) -> int:
+        return sum(episode.tokens for episode in self.episodes.values())
+
+    @property
+    def pace(self) -> float:
+        """Seconds per token (generated and observed): per episode too, where the same ones were played."""
+        return statistics.median(self.seconds) / self.tokens
+
+    def equal_to(self, other: Side) -> int:
+        """How many episodes have the very ids that they have on the other side."""
+        ours = self.episodes.items()
+        return sum(np.array_equal(episode.token_ids, other.episodes[name].token_ids) for name, episode in ours)
+
+    def record(self) -> dict[str, Any]:
+        outcomes = [episode.outcome for episode in self.episodes.values()]
+        return {
+            "episodes": len(outcomes),
+            "successes": outcomes.count("success"),
+            "errors": outcomes.count("error"),
+            "tokens": self.tokens,
+            "seconds": [round(s, 3) for s in self.seconds],
+            "episodes_per_second": len(outcomes) / statistics.median(self.seconds),
+        }
+
+
+def measure_speed(session: Session, only: Sequence[str], repeats: int, serial: int) -> dict[str, Any]:
+    """Extraction beside the loops on `generate`, and beside itself without states; one warm-up round each first."""
+    episodes = list(session.episodes(session.tasks.tasks))
+    engine, bare = Side("extract"), Side("keep_nothing")
+    list(extract(session, episodes, max_rounds=1))
+    for _ in range(repeats):
+        engine.time(extract(session, episodes))
+        if "capture" in only:
+            bare.time(keep_nothing(session, episodes))
+    found: dict[str, Any] = {"token_equal": {}, "sides": {engine.name: engine.record()}}
+    if "capture" in only:
+        found["capture_overhead"] = engine.pace / bare.pace - 1
+        found["sides"][bare.name] = bare.record()
+    for part, name, width in (("batched", "batched_generate", session.engine.slots), ("generate", "generate", 1)):
+        if part in only:
+            chosen = episodes if width > 1 else episodes[:serial]
+            prefix = encode_head(session) if width > 1 else None
+            side = Side(name)
+            list(play_by_generate(session, chosen[:width], width, prefix, max_rounds=1))
+            side.time(play_by_generate(session, chosen, width, prefix))
+            found[f"speedup_vs_{name}"] = side.pace / engine.pace
+            found["token_equal"][name] = {"equal": side.equal_to(engine), "of": len(chosen)}
+            found["sides"][name] = side.record()
+    return found
+
+
+def measure_hook(session: Session) -> dict[str, float]:
+    """What a cascade costs at each checkpoint, and its share of the time of the run; and in a loop of one's own."""
+    cascade, agent, side = full_cascade(session), TimedAgent(session), Side("live_hook")
+    side.time(play_by_engine(session, agent, session.episodes(session.tasks.tasks), cascade))
+    return {
+        "hook_ms": 1e3 * statistics.median(agent.looks),
+        "hook_share": sum(agent.looks) / side.seconds[0],
+        "attached_hook_ms": 1e3 * statistics.median(attached_seconds(session, cascade)),
+    }
+
+
+def attached_seconds(session: Session, cascade: Cascade, rounds: int = 20) -> list[float]:
+    """Seconds that `EpisodeHandle.checkpoint` takes around the forward of the one token that has no state yet."""
+    model, engine, marks = session.engine.model, session.engine, [0.0, 0.0]
+    ids = torch.tensor([engine.encode(session.tasks.tasks[0].parts[0].question)], device=engine.device)
+    spent = []
+    with cascade.attach(model, engine.tokenizer, force=True) as hook, hook.episode("benchmark") as episode:
+        begins = model.register_forward_pre_hook(lambda *_: marks.__setitem__(0, time.perf_counter()))
+        ends = model.register_forward_hook(lambda *_: marks.__setitem__(1, time.perf_counter()), prepend=True)
+        try:
+            for _ in range(min(rounds, session.agent.settings.max_rounds)):
+                out = model.generate(
+                    input_ids=ids,
+                    attention_mask=torch.ones_like(ids),
+                    do_sample=False,
+                    max_new_tokens=4,
+                    pad_token_id=0,
+                    suppress_tokens=sorted(session.agent.end_ids) or None,
+                    stopping_criteria=hook.stopping_criteria(),
+                    return_dict_in_generate=True,
+                )
+                started = time.perf_counter()
+                episode.checkpoint("action", out)
+                spent.append(time.perf_counter() - started - (marks[1] - marks[0]))
+                ids = out.sequences
+        finally:
+            begins.remove()
+            ends.remove()
+    return spent
+
+
+def measure_memory(session: Session, early: int, late: int) -> dict[str, Any]:
+    """Resident bytes after `late` short episodes over those after `early`, in one extraction."""
+    tasks = session.tasks.tasks
+    episodes = ((tasks[i % len(tasks)], i // len(tasks)) for i in range(late))
+    process, resident = psutil.Process(), {}
+    for count, _ in enumerate(extract(session, episodes, max_rounds=2, max_turn_tokens=8), 1):
+        if count in (early, late):
+            gc.collect()
+            resident[count] = process.memory_info().rss
+    return {"memory_growth": resident[late] / resident[early] - 1, "resident_bytes": resident}
+
+
+def ran_on(session: Session) -> dict[str, Any]:
+    """The machine, and what was run on it."""
+    recipe = session.recipe
+    return {
+        **machine(),
+        "device": str(session.engine.device),
+        "model": recipe.model.name,
+        "dtype": recipe.model.dtype,
+        "episodes": len(session.tasks.tasks),
+        "slots": session.engine.slots,
+        "layers": list(session.engine.layers),
+        "checkpoints": list(recipe.capture.checkpoints),
+    }
+
+
+def greedy_recipe(options: argparse.Namespace) -> ExtractRecipe:
+    """The recipe of these options, without chance: every side must play the same episodes."""
+    recipe = changed(read_extract(options.recipe), "model", name=options.model, dtype=options.dtype)
+    recipe = changed(recipe, "tasks", groups=options.episodes, repeats=1)
+    return changed(recipe, "agent", temperature=0.0, top_p=1.0, slots=options.slots)
+
+
+def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    add = parser.add_argument
+    add("--json", action="store_true", help="print one JSON object and nothing else on the standard output")
+    add("--recipe", type=Path, default=RECIPE, help="limits, layers and checkpoints (default: extract/quickstart.toml)")
+    add("--model", help="model instead of the recipe's: a name, folder, .gguf file or hub id")
+    add("--dtype", choices=("float32", "bfloat16", "float16"), help="what the model computes in")
+    add("--episodes", type=int, default=16, help="episodes that every side plays (default: 16)")
+    add("--serial-episodes", type=int, help="play only the first so many one at a time and compare by token")
+    add("--slots", type=int, help="episodes that are live at once, in the engine and in batched generate")
+    add("--repeats", type=int, default=3, help="runs of the engine with and without states (default: 3)")
+    add("--memory-episodes", type=int, nargs=2, default=(50, 400), metavar=("EARLY", "LATE"))
+    add("--only", nargs="+", choices=PARTS, default=PARTS, help="measure these parts only")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print. 1 if a float32 transcript differs from that of `generate` one at a time, 2 on bad input."""
+    options = read_options(arguments)
+    try:
+        session = open_session(greedy_recipe(options))
+        report: dict[str, Any] = {"ran_on": ran_on(session)}
+        if set(options.only) & {"generate", "batched", "capture"}:
+            report |= measure_speed(session, options.only, options.repeats, options.serial_episodes or options.episodes)
+        if "hook" in options.only:
+            report |= measure_hook(session)
+        if "memory" in options.only:
+            report |= measure_memory(session, *options.memory_episodes)
+    except ProbecascadeError as error:
+        print(f"benchmarks/extract.py: {error}", file=sys.stderr)
+        return error.exit_code
+    print(json.dumps(report, indent=None if options.json else 2))
+    exact = report.get("token_equal", {}).get("generate", {"equal": 0, "of": 0})
+    return int(session.recipe.model.dtype == "float32" and exact["equal"] < exact["of"])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
