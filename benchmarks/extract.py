@@ -22,8 +22,7 @@ from typing import Any, cast
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
-import torch
-from loops_on_generate import Conversation, Stateless, encode_head, limited_agent, play_by_generate
+from loops_on_generate import Conversation, Stateless, attached_seconds, encode_head, limited_agent, play_by_generate
 from machine import machine
 
 from probecascade.agents.react import ReActAgent
@@ -199,36 +198,6 @@ def measure_hook(session: Session) -> dict[str, float]:
     }
 
 
-def attached_seconds(session: Session, cascade: Cascade, rounds: int = 20) -> list[float]:
-    """Seconds that `EpisodeHandle.checkpoint` takes around the forward of the one token that has no state yet."""
-    model, engine, marks = session.engine.model, session.engine, [0.0, 0.0]
-    ids = torch.tensor([engine.encode(session.tasks.tasks[0].parts[0].question)], device=engine.device)
-    spent = []
-    with cascade.attach(model, engine.tokenizer, force=True) as hook, hook.episode("benchmark") as episode:
-        begins = model.register_forward_pre_hook(lambda *_: marks.__setitem__(0, time.perf_counter()))
-        ends = model.register_forward_hook(lambda *_: marks.__setitem__(1, time.perf_counter()), prepend=True)
-        try:
-            for _ in range(min(rounds, session.agent.settings.max_rounds)):
-                out = model.generate(
-                    input_ids=ids,
-                    attention_mask=torch.ones_like(ids),
-                    do_sample=False,
-                    max_new_tokens=4,
-                    pad_token_id=0,
-                    suppress_tokens=sorted(session.agent.end_ids) or None,
-                    stopping_criteria=hook.stopping_criteria(),
-                    return_dict_in_generate=True,
-                )
-                started = time.perf_counter()
-                episode.checkpoint("action", out)
-                spent.append(time.perf_counter() - started - (marks[1] - marks[0]))
-                ids = out.sequences
-        finally:
-            begins.remove()
-            ends.remove()
-    return spent
-
-
 def measure_memory(session: Session, early: int, late: int) -> dict[str, Any]:
     """Resident bytes after `late` short episodes over those after `early`, in one extraction."""
     tasks = session.tasks.tasks
@@ -271,13 +240,23 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--recipe", type=Path, default=RECIPE, help="limits, layers and checkpoints (default: extract/quickstart.toml)")
     add("--model", help="model instead of the recipe's: a name, folder, .gguf file or hub id")
     add("--dtype", choices=("float32", "bfloat16", "float16"), help="what the model computes in")
-    add("--episodes", type=int, default=16, help="episodes that every side plays (default: 16)")
-    add("--serial-episodes", type=int, help="play only the first so many one at a time and compare by token")
-    add("--slots", type=int, help="episodes that are live at once, in the engine and in batched generate")
-    add("--repeats", type=int, default=3, help="runs of the engine with and without states (default: 3)")
-    add("--memory-episodes", type=int, nargs=2, default=(50, 400), metavar=("EARLY", "LATE"))
+    add("--episodes", type=positive, default=16, help="episodes that every side plays (default: 16)")
+    add("--serial-episodes", type=positive, help="play only the first so many one at a time and compare by token")
+    add("--slots", type=positive, help="episodes that are live at once, in the engine and in batched generate")
+    add("--repeats", type=positive, default=3, help="runs of the engine with and without states (default: 3)")
+    add("--memory-episodes", type=positive, nargs=2, default=(50, 400), metavar=("EARLY", "LATE"))
     add("--only", nargs="+", choices=PARTS, default=PARTS, help="measure these parts only")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.memory_episodes[0] > options.memory_episodes[1]:
+        parser.error("--memory-episodes must rise: give the smaller number first, such as 50 400")
+    return options
+
+
+def positive(text: str) -> int:
+    """A whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no count: give a whole number from 1")
+    return int(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

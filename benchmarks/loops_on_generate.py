@@ -1,12 +1,14 @@
-"""Two loops that play the project's own agent on `model.generate`: one episode at a time, and a careful batched one.
+"""Loops on `model.generate`: one episode at a time, a careful batched one, and one with a cascade attached.
 
-Both drive the very conversations that the engine drives, so that template, parser, environment and limits are the same.
+The first two drive the very conversations that the engine drives, so that template, parser, environment and limits
+are the same.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, cast
 
@@ -21,6 +23,7 @@ from probecascade.cli.session import Session
 from probecascade.episode import Recording, Task
 from probecascade.interfaces import LanguageModel
 from probecascade.models.requests import Fed, Feed, Request, Sample, Turn
+from probecascade.policies import Cascade
 
 Conversation = Generator[Request, Any, Recording]
 Prefix = list[tuple[Tensor, Tensor]]
@@ -156,3 +159,33 @@ def encode_head(session: Session) -> Prefix:
     ids = torch.tensor([session.agent.head], device=session.engine.device)
     session.engine.model(input_ids=ids, cache=cache, use_cache=True, logits_to_keep=1)
     return [(layer.keys, layer.values) for layer in cache.layers]
+
+
+def attached_seconds(session: Session, cascade: Cascade, rounds: int = 20) -> list[float]:
+    """Seconds that `EpisodeHandle.checkpoint` takes around the forward of the one token that has no state yet."""
+    model, engine, marks = session.engine.model, session.engine, [0.0, 0.0]
+    ids = torch.tensor([engine.encode(session.tasks.tasks[0].parts[0].question)], device=engine.device)
+    spent = []
+    with cascade.attach(model, engine.tokenizer, force=True) as hook, hook.episode("benchmark") as episode:
+        begins = model.register_forward_pre_hook(lambda *_: marks.__setitem__(0, time.perf_counter()))
+        ends = model.register_forward_hook(lambda *_: marks.__setitem__(1, time.perf_counter()), prepend=True)
+        try:
+            for _ in range(min(rounds, session.agent.settings.max_rounds)):
+                out = model.generate(
+                    input_ids=ids,
+                    attention_mask=torch.ones_like(ids),
+                    do_sample=False,
+                    max_new_tokens=4,
+                    pad_token_id=0,
+                    suppress_tokens=sorted(session.agent.end_ids) or None,
+                    stopping_criteria=hook.stopping_criteria(),
+                    return_dict_in_generate=True,
+                )
+                started = time.perf_counter()
+                episode.checkpoint("action", out)
+                spent.append(time.perf_counter() - started - (marks[1] - marks[0]))
+                ids = out.sequences
+        finally:
+            begins.remove()
+            ends.remove()
+    return spent

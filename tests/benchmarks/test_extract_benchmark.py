@@ -181,3 +181,20 @@ def test_an_unknown_model_is_refused_in_one_sentence(recipe: Path, capsys: pytes
     captured = capsys.readouterr()
     assert captured.out == ""
     assert len(captured.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--memory-episodes", "9", "5"), "must rise"),
+        (("--repeats", "0"), "0 is no count"),
+        (("--episodes", "-3"), "-3 is no count"),
+    ],
+)
+def test_counts_that_cannot_be_are_refused(
+    arguments: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        benchmark.main(arguments)
+    assert stopped.value.code == 2
+    assert told in capsys.readouterr().err
