@@ -43,11 +43,12 @@ class TasksSection:
     parts: Count | None = None
     question: str | None = None
     distractors: tuple[str, ...] | None = None
+    distracted: Share | None = None
 
     def __post_init__(self) -> None:
         if self.set == "atlas":
             return
-        for key in ("seed", "parts", "question", "distractors"):
+        for key in ("seed", "parts", "question", "distractors", "distracted"):
             if getattr(self, key) is not None:
                 raise ValueError(f"{key} shapes the generated set 'atlas' and was given for {self.set!r}: drop it")
 

@@ -88,7 +88,7 @@ def check_limit(limit: int | None) -> None:
 def _atlas_settings(chosen: TasksSection, flakiness: float) -> AtlasSettings:
     given = {
         key: value
-        for key in ("seed", "groups", "parts", "question", "distractors")
+        for key in ("seed", "groups", "parts", "question", "distractors", "distracted")
         if (value := getattr(chosen, key)) is not None
     }
     return AtlasSettings(flakiness=flakiness, **given)

@@ -18,6 +18,8 @@ from probecascade.cli.recipes import (
     read_calibrate,
     read_extract,
 )
+from probecascade.cli.tasks import task_set
+from probecascade.environments import AtlasSettings, atlas_tasks
 from probecascade.errors import RecipeError
 from probecascade.models.catalogue import DTYPES
 
@@ -70,6 +72,16 @@ def test_the_dtypes_of_recipes_are_those_of_the_catalogue(tmp_path: Path) -> Non
 # --- values ----------------------------------------------------------------------------------------------
 
 
+def test_the_keys_that_shape_the_atlas_reach_it_and_defaults_stay_its_own(tmp_path: Path) -> None:
+    text = "[tasks]\ngroups = 2\nseed = 5\nparts = 1\nquestion = 'city'\ndistractors = ['former']\ndistracted = 0.25\n"
+    asked = AtlasSettings(5, 2, 1, "city", ("former",), 0.25, 0.5)
+    chosen = task_set(read_extract(write(tmp_path, f"{text}[environment]\nflakiness = 0.5\n")))
+    assert chosen.settings == asked
+    assert chosen.tasks == tuple(atlas_tasks(asked))
+    plainly = task_set(read_extract(write(tmp_path, "[tasks]\ngroups = 2\n")))
+    assert plainly.settings == AtlasSettings(groups=2, flakiness=0.0)
+
+
 def test_an_empty_recipe_is_all_defaults_and_frozen(tmp_path: Path) -> None:
     recipe = read_extract(write(tmp_path, ""))
     assert recipe == ExtractRecipe()
@@ -84,13 +96,13 @@ def test_values_become_the_kinds_that_the_fields_say(tmp_path: Path) -> None:
             tmp_path,
             "[agent]\ntemperature = 1\ntop_p = 0.9\nslots = 4\n"
             "[capture]\nlayers = [0, -1]\n[environment]\nflakiness = 5e-1\n"
-            "[tasks]\ndistractors = ['former']\n",
+            "[tasks]\ndistractors = ['former']\ndistracted = 1\n",
         )
     )
     assert (recipe.agent.temperature, type(recipe.agent.temperature)) == (1.0, float)
     assert (recipe.agent.top_p, recipe.environment.flakiness) == (0.9, 0.5)
     assert recipe.capture.layers == (0, -1)
-    assert recipe.tasks.distractors == ("former",)
+    assert (recipe.tasks.distractors, recipe.tasks.distracted) == (("former",), 1.0)
     assert read_extract(write(tmp_path, '[capture]\nlayers = "all"\n')).capture.layers == "all"
 
 
