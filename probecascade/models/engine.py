@@ -314,6 +314,7 @@ class Engine:
     @torch.inference_mode()
     def _admit(self, slot: _Slot) -> None:
         """Start a conversation; its shared head is copied from the one encoding of it, or encoded now."""
+        self._cache.clear(slot.index)
         self._advance(slot, None)
         request = slot.request
         if not isinstance(request, Feed):

@@ -49,6 +49,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
         self.plan: Plan | None = None
+        self._written = [0] * n_slots  # positions of each slot that may hold something
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0  # positions are always given; nothing may derive them from a shared length
@@ -70,6 +71,22 @@ class SlotCache(Cache):  # type: ignore[misc]
         shape = (self.n_slots, like.shape[1], self.capacity, like.shape[3])
         # Written once so that the pages are resident from the start and memory does not creep up later.
         return torch.full(shape, 0.0, dtype=like.dtype, device=like.device)
+
+    def clear(self, slot: int) -> None:
+        """Forget what a slot holds.
+
+        Positions after a conversation's end are masked, but a mask does not undo NaN (0 * NaN is NaN): without this a
+        conversation whose keys overflowed in half precision would spoil the next one in its slot.
+        """
+        for stored in (*self.keys.values(), *self.values.values()):
+            stored[slot, :, : self._written[slot]] = 0.0
+        self._written[slot] = 0
+
+    def begin(self, plan: Plan | None) -> None:
+        """The tokens of the coming forward (None: no forward)."""
+        self.plan = plan
+        for segment in plan.segments if plan is not None else ():
+            self._written[segment.slot] = max(self._written[segment.slot], segment.end)
 
     def copy_out(self, slot: int, length: int) -> list[tuple[Tensor, Tensor]]:
         """The first `length` keys and values of a slot, per layer, as copies."""
@@ -263,11 +280,11 @@ def slot_attention(model: Any, cache: SlotCache, plan: Plan) -> Iterator[None]:
     config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
     before = config._attn_implementation
     token = _ACTIVE.set((cache, plan))
-    cache.plan = plan
+    cache.begin(plan)
     config._attn_implementation = ATTENTION
     try:
         yield
     finally:
         config._attn_implementation = before
-        cache.plan = None
+        cache.begin(None)
         _ACTIVE.reset(token)

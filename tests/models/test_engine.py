@@ -395,6 +395,29 @@ def test_slots_are_refilled_and_every_result_comes_once() -> None:
     assert seen != sorted(seen)  # in the order in which they finish
 
 
+def test_an_overflow_in_one_conversation_does_not_reach_the_next_one_in_its_slot() -> None:
+    engine = make_engine(make_model(), slots=2, layers=(LAYERS,))
+
+    def overflowing() -> Conversation[Played]:
+        yield Feed(random_ids(40, seed=3))
+        with torch.inference_mode():
+            for stored in (*engine._cache.keys.values(), *engine._cache.values.values()):
+                stored[1, :, 30:40] = float("nan")  # as the keys of half-precision models do now and then
+        return Played("overflowing", [], [], np.zeros(0, np.float32), [])
+
+    def talks() -> list[Conversation[Played]]:
+        # the longer neighbour makes the forward look at positions that the short one has not reached
+        return [talk("long", [random_ids(60, seed=1)], 20), talk("short", [random_ids(5, seed=2)], 8)]
+
+    clean = play(make_engine(engine.model, slots=2, layers=(LAYERS,)), talks())
+    long, short = talks()
+    played = play(engine, [long, overflowing(), short])
+    assert set(played) == {"long", "overflowing", "short"}
+    for name in ("long", "short"):
+        assert played[name].turns[0].ids == clean[name].turns[0].ids
+        assert np.isfinite(played[name].states).all()
+
+
 def test_a_conversation_may_ask_for_nothing() -> None:
     def silent() -> Conversation[str]:
         return "done"

@@ -49,7 +49,7 @@ def test_single_tokens_see_their_own_slot_alone(slots: tuple[int, ...]) -> None:
 
 def test_a_copied_head_is_the_same_in_its_new_slot() -> None:
     cache = SlotCache(3, 8)
-    cache.plan = Plan([Segment(1, 0, 5, 0)])
+    cache.begin(Plan([Segment(1, 0, 5, 0)]))
     keys, values = torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4)
     cache.update(keys, values, 0)
     saved = cache.copy_out(1, 5)
@@ -59,6 +59,19 @@ def test_a_copied_head_is_the_same_in_its_new_slot() -> None:
     torch.testing.assert_close(cache.values[0][2, :, :5], values[0], rtol=0, atol=0)
     assert not cache.keys[0][0].any()
     assert not cache.keys[0][2, :, 5:].any()
+
+
+def test_a_cleared_slot_holds_nothing_and_its_neighbours_everything() -> None:
+    cache = SlotCache(2, 8)
+    for start in (0, 3):
+        cache.begin(Plan([Segment(0, start, 3, 0), Segment(1, start, 3, 3)]))
+        cache.update(torch.full((1, 2, 6, 4), float("nan")), torch.ones(1, 2, 6, 4), 0)
+    cache.begin(None)
+    cache.clear(0)
+    for stored in (cache.keys[0], cache.values[0]):
+        assert stored[0].abs().sum() == 0
+    assert cache.keys[0][1, :, :6].isnan().all()
+    assert (cache.values[0][1, :, :6] == 1).all()
 
 
 def test_the_models_attention_is_put_back_after_an_error() -> None:
