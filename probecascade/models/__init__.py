@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from probecascade.models.catalogue import LoadedModel, ModelSource, load, resolve
+    from probecascade.models.engine import Engine
 
 _HOMES = {
+    "Engine": "engine",
     "LoadedModel": "catalogue",
     "ModelSource": "catalogue",
     "load": "catalogue",
     "resolve": "catalogue",
 }
 
-__all__ = ["LoadedModel", "ModelSource", "load", "resolve"]
+__all__ = ["Engine", "LoadedModel", "ModelSource", "load", "resolve"]
 
 
 def __getattr__(name: str) -> Any:
