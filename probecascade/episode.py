@@ -168,7 +168,7 @@ class Step:
     observation_kind: str
     turn_tokens: int
     observation_tokens: int
-    finish_reason: str  # action, observation_cut, end_token, turn_limit, forced
+    finish_reason: str  # action, observation_cut, end_token, turn_limit, forced, stopped
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,10 @@ class LanguageModel(Protocol):
 
     n_layers: int  # decoder blocks; layers 0..n_layers can be read
     d_model: int
-    layers: Sequence[int]  # those whose states it keeps, in the order of the states' second axis
+
+    @property
+    def layers(self) -> Sequence[int]:
+        """Those whose states it keeps, in the order of the states' second axis."""
 
     def encode(self, text: str, *, plain: bool = False) -> list[int]:
         """Ids of a piece of text; with `plain`, special tokens written in it are mere characters."""

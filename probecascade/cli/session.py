@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from probecascade import __version__
 from probecascade.agents.react import AgentSettings, ReActAgent
@@ -21,7 +21,7 @@ from probecascade.cli.recipes import ExtractRecipe, plain
 from probecascade.cli.tasks import TaskSet, repeated, task_set
 from probecascade.episode import Recording, Task
 from probecascade.errors import CascadeError, UsageError
-from probecascade.interfaces import LanguageModel, StoppingPolicy
+from probecascade.interfaces import StoppingPolicy
 from probecascade.models import LoadedModel, load
 from probecascade.store import LAYER_CONVENTION
 
@@ -75,7 +75,7 @@ def open_session(
         slots=recipe.agent.slots,
         capacity=_capacity(recipe, tasks, template, loaded),
     )
-    agent = ReActAgent(cast(LanguageModel, engine), template, _settings(recipe), _end_ids(loaded))
+    agent = ReActAgent(engine, template, _settings(recipe), _end_ids(loaded))
     header = {
         "model": dict(loaded.identity),
         "n_layers": engine.n_layers,

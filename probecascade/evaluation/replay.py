@@ -86,4 +86,5 @@ def _moment(
 
 
 def _action(step: Step) -> Action:
-    return Action(step.action, step.argument, valid=step.observation_kind != "invalid")
+    # a turn that held no action is stored without a name, whatever followed it
+    return Action(step.action, step.argument, valid=bool(step.action) and step.observation_kind != "invalid")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -57,6 +58,23 @@ def test_every_checkpoint_is_shown_once_in_order_as_the_loop_showed_it(recording
         assert set(moment.hidden) == {0, 4}
         np.testing.assert_array_equal(moment.hidden[0], recording.hidden[index, 0])
         np.testing.assert_array_equal(moment.hidden[4], recording.hidden[index, 2])
+
+
+@pytest.mark.parametrize(
+    ("action", "kind", "valid"),
+    [("search", "content", True), ("search", "invalid", False), ("", "invalid", False), ("", "", False)],
+)
+def test_an_action_is_valid_if_it_has_a_name_and_was_not_refused(
+    recording: Recording, action: str, kind: str, valid: bool
+) -> None:
+    first, *others = recording.episode.steps
+    changed = replace(first, action=action, observation_kind=kind)
+    policy = Scripted()
+    episode = replace(recording.episode, steps=(changed, *others))
+    replay_policy(policy, Recording(episode, recording.hidden), layers=LAYERS)
+    seen = next(m.action for m in policy.moments if m.checkpoint.name == "action:1")
+    assert seen is not None
+    assert (seen.name, seen.valid) == (action, valid)
 
 
 def test_the_first_abort_or_answer_ends_the_replay(recording: Recording) -> None:
