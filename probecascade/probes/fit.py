@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped, unused-ignore]
+from threadpoolctl import threadpool_limits
 
 from probecascade.errors import DataError, UsageError
 from probecascade.probes.crossval import Fold, grouped_folds
