@@ -31,10 +31,20 @@ def test_a_search_fails_at_first_and_works_when_tried_again() -> None:
     env = flaky(1.0)
     for title in TITLES:
         seen = env.step(Action("search", title))
-        assert (seen.text, seen.kind) == ("The wiki did not answer. Try again.", "tool_error")
+        assert (seen.text, seen.kind) == (f"The wiki did not answer. Search {title} again.", "tool_error")
         assert (seen.done, seen.reward, bool(seen.doomed)) == (False, 0.0, False)
         assert env.step(Action("search", f" {title.upper()} ")).kind == "content"
         assert env.step(Action("search", title)).kind == "content"
+
+
+def test_an_endless_argument_is_cut_in_the_answer() -> None:
+    seen = flaky(1.0).step(Action("search", "Page  a\n" * 5000))
+    assert seen.text.startswith("The wiki did not answer. Search Page a Page a")
+    assert len(seen.text) < 150
+
+
+def test_braces_in_an_argument_are_mere_characters() -> None:
+    assert flaky(1.0).step(Action("search", "{0}{x}")).text == "The wiki did not answer. Search {0}{x} again."
 
 
 def test_the_same_task_and_seed_meet_the_same_failures_whatever_is_searched() -> None:

@@ -27,12 +27,20 @@ def started(sentences: int | None = None) -> WikiEnvironment:
 @pytest.mark.parametrize("argument", ["Ada Brosk", "ada brosk", "  ADA   BROSK \n"])
 def test_a_title_is_found_in_any_case_and_with_blanks(argument: str) -> None:
     seen = started().step(Action("search", argument))
-    assert seen.text == "Ada Brosk: Ada Brosk is a poet. She lives in Trodan."
+    assert seen.text == "Ada Brosk is a poet. She lives in Trodan."
     assert (seen.kind, seen.done, seen.reward, seen.doomed) == ("content", False, 0.0, False)
 
 
 def test_only_the_first_sentences_are_shown_if_asked() -> None:
-    assert started(1).step(Action("search", "Ada Brosk")).text == "Ada Brosk: Ada Brosk is a poet."
+    assert started(1).step(Action("search", "Ada Brosk")).text == "Ada Brosk is a poet."
+
+
+def test_the_title_stands_before_a_page_whose_first_sentence_does_not_name_it() -> None:
+    pages = (Paragraph("Mosk", (" ", "A town.")), Paragraph("Trin", ("It rains there.", "Trin is wet.")))
+    env = WikiEnvironment()
+    env.reset(Task("t", "g", TASK.parts, pages))
+    assert env.step(Action("search", "Mosk")).text == "Mosk: A town."
+    assert env.step(Action("search", "Trin")).text == "Trin: It rains there. Trin is wet."
 
 
 def test_the_title_in_its_own_case_wins_over_its_twin() -> None:
