@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from typing import TypeVar
 
 from probecascade.environments.examples import Example, ExamplePart, ExampleTurn
-from probecascade.environments.flaky import TOOL_ERROR, FlakyEnvironment
-from probecascade.environments.names import invented_name
+from probecascade.environments.flaky import FlakyEnvironment, tool_error
+from probecascade.environments.names import ENDINGS, invented_name
 from probecascade.environments.wiki import WikiEnvironment
 from probecascade.episode import Action, Paragraph, Part, Task
 from probecascade.errors import UsageError
@@ -22,22 +22,23 @@ from probecascade.interfaces import Environment
 
 QUESTIONS: dict[str, str] = {
     "city": "In which city does the {trade} {person} live?",
+    "residence": "In which country does the {trade} {person} live?",
     "country": "In which country is the home city of the {trade} {person}?",
     "mayor": "Who is the mayor of the home city of the {trade} {person}?",
     "currency": "What is the currency of the country of the home city of the {trade} {person}?",
 }
-"""Question types and how they are asked: one page to read for `city`, two for `country` and `mayor`, three
+"""Question types and how they are asked: one page to read for `city` and `residence`, two for `country` and `mayor`, three
 for `currency`."""
 
-DISTRACTORS = ("birthplace", "former", "neighbour", "mayor")
-"""Wrong facts that pages may hold: the city of birth (a page of its own, in another country), what a city
+DISTRACTORS = ("order", "birthplace", "former", "neighbour", "mayor")
+"""What may lead astray: the country told before the city (`residence` only), the city of birth (a page of its own, in another country), what a city
 or currency was before, the country across the border, and the mayors of cities."""
 
 TRADES = ("poet", "painter", "singer", "dancer", "doctor", "pilot", "chemist", "baker")
 
 T = TypeVar("T")
 
-_EXAMPLE_CHAINS = 4  # chains at the front of the book of names that only the worked examples use
+_EXAMPLE_CHAINS = 6  # chains at the front of the book of names that only the worked examples use
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +46,17 @@ class AtlasSettings:
     """What makes one set of tasks. The same settings give the same tasks on every machine.
 
     `groups` only says how many tasks `atlas_tasks` yields: group g is the same in a set of any size.
-    `flakiness` is the share of first searches that fail; it shapes the worked examples and the environment,
+    `distracted` is the share of tasks whose first page holds the wrong facts that `distractors` names, or tells the
+    right ones in an unusual order (`order`): doom, if it comes, comes early. `flakiness` is the share of first searches that fail; it shapes the worked examples and the environment,
     not the tasks. Raises UsageError for a value out of range.
     """
 
     seed: int = 0
     groups: int = 1200
-    parts: int = 3
-    question: str = "country"
-    distractors: tuple[str, ...] = ("birthplace", "former")
-    syllables: tuple[int, ...] = (2, 3)
+    parts: int = 4
+    question: str = "residence"
+    distractors: tuple[str, ...] = ("order",)
+    distracted: float = 0.15
     flakiness: float = 0.15
 
     def __post_init__(self) -> None:
@@ -66,8 +68,6 @@ class AtlasSettings:
         unknown = [kind for kind in self.distractors if kind not in DISTRACTORS]
         if unknown:
             raise UsageError(f"unknown distractor {unknown[0]!r}; choose from {', '.join(DISTRACTORS)}")
-        if self.syllables not in ((2,), (3,), (2, 3)):
-            raise UsageError(f"syllables is {self.syllables}; give (2,), (3,) or (2, 3)")
         if not 0.0 <= self.flakiness <= 1.0:
             raise UsageError(f"flakiness is {self.flakiness}; give a share from 0 to 1")
 
@@ -91,6 +91,17 @@ class _Chain:
     former_currency: str
     neighbour_currency: str
     old_currency: str
+
+
+_KINDS = {
+    "person": "person",
+    **dict.fromkeys(("mayor", "birth_mayor", "old_mayor"), "official"),
+    **dict.fromkeys(("home", "birthplace"), "city"),
+    **dict.fromkeys(("country", "birth_country"), "country"),
+    **dict.fromkeys(("former_country", "neighbour"), "realm"),
+    **dict.fromkeys(("currency", "birth_currency"), "currency"),
+    **dict.fromkeys(("former_currency", "neighbour_currency", "old_currency"), "coin"),
+}
 
 
 def atlas_tasks(settings: AtlasSettings) -> Iterator[Task]:
@@ -123,27 +134,27 @@ def atlas_environment(settings: AtlasSettings, seed: int = 0) -> Environment:
 def atlas_examples(settings: AtlasSettings) -> tuple[Example, ...]:
     """Three worked examples of the set's question type, about people of no group.
 
-    The first goes on to a second part (if tasks have several), the second recovers from a misspelt name,
-    the third repeats a search that failed (if the tool is flaky). Observations are the environments' own.
+    Two are errands of several parts (if tasks are) in which a failed search is repeated (if the tool is flaky), one
+    recovers from a misspelt name. Observations are the environments' own.
     """
-    chains = 2 if settings.parts > 1 else 1
     return (
-        _worked(settings, range(chains), misspelt=False, failed=False),
-        _worked(settings, range(2, 3), misspelt=True, failed=False),
-        _worked(settings, range(3, 4), misspelt=False, failed=settings.flakiness > 0.0),
+        _worked(settings, range(min(2, settings.parts)), misspelt=None, failed=0),
+        _worked(settings, range(2, 3), misspelt=0, failed=None),
+        _worked(settings, range(3, 3 + min(3, settings.parts)), misspelt=None, failed=min(2, settings.parts) - 1),
     )
 
 
 def _errand(settings: AtlasSettings, name: str, numbers: range) -> tuple[Task, list[_Chain]]:
     rng = random.Random(f"atlas:{settings.seed}:{name}")
-    chains = [_chain(settings, number, rng) for number in numbers]
+    chains = [_chain(settings, number) for number in numbers]
     parts = []
     pages: list[Paragraph] = []
-    for chain in chains:
+    for number, chain in enumerate(chains):
+        share = settings.distracted if number == 0 else 0.0
         trade = _pick(rng, TRADES)
         question = QUESTIONS[settings.question].format(trade=trade, person=chain.person)
         parts.append(Part(question, (_route(settings, chain)[-1],)))
-        pages += _pages(settings, chain, trade, rng)
+        pages += _pages(settings, chain, trade, rng, rng.random() < share)
     # in order of title, so that the place of a page says nothing about the answer
     pages.sort(key=lambda page: page.title)
     paths = [list(_route(settings, chain)[:-1]) for chain in chains]
@@ -151,11 +162,16 @@ def _errand(settings: AtlasSettings, name: str, numbers: range) -> tuple[Task, l
     return Task(f"{name}-{settings.question}", name, tuple(parts), tuple(pages), attributes), chains
 
 
-def _chain(settings: AtlasSettings, number: int, rng: random.Random) -> _Chain:
-    size = len(fields(_Chain))
-    names = [invented_name(number * size + k, settings.seed, settings.syllables) for k in range(size)]
-    # lengths take turns along the numbers: shuffled, so that no role always gets the longer name
-    return _Chain(*sorted(names, key=lambda _: rng.random()))
+def _chain(settings: AtlasSettings, number: int) -> _Chain:
+    """The names of one part, each from the numbers that belong to this part alone."""
+    roles = fields(_Chain)
+    same_kind = {kind: [role.name for role in roles if _KINDS[role.name] == kind] for kind in ENDINGS}
+    names = {}
+    for role in roles:
+        peers = same_kind[_KINDS[role.name]]
+        place = number * len(peers) + peers.index(role.name)
+        names[role.name] = invented_name(_KINDS[role.name], place, settings.seed)
+    return _Chain(**names)
 
 
 def _pick(rng: random.Random, choices: Sequence[T]) -> T:
@@ -167,17 +183,18 @@ def _route(settings: AtlasSettings, chain: _Chain) -> tuple[str, ...]:
     """The titles of the pages to read, in order, and then the answer."""
     return {
         "city": (chain.person, chain.home),
+        "residence": (chain.person, chain.country),
         "country": (chain.person, chain.home, chain.country),
         "mayor": (chain.person, chain.home, chain.mayor),
         "currency": (chain.person, chain.home, chain.country, chain.currency),
     }[settings.question]
 
 
-def _pages(settings: AtlasSettings, chain: _Chain, trade: str, rng: random.Random) -> list[Paragraph]:
+def _pages(settings: AtlasSettings, chain: _Chain, trade: str, rng: random.Random, distracted: bool) -> list[Paragraph]:
     """The pages of one part: the person, the cities, and every country that they name."""
     c, kinds = chain, settings.distractors
     pages = [
-        _person_page(settings, c, trade, rng),
+        _person_page(settings, c, trade, rng, distracted),
         _city_page(settings, c, c.home, c.country, c.mayor, rng),
         _country_page(settings, c.country, c.currency, c.old_currency, rng),
     ]
@@ -191,13 +208,17 @@ def _pages(settings: AtlasSettings, chain: _Chain, trade: str, rng: random.Rando
     return pages
 
 
-def _person_page(settings: AtlasSettings, chain: _Chain, trade: str, rng: random.Random) -> Paragraph:
+def _person_page(settings: AtlasSettings, chain: _Chain, trade: str, rng: random.Random, distracted: bool) -> Paragraph:
     person, home, birthplace = chain.person, chain.home, chain.birthplace
-    life = f"{person} lives in {home}."
-    if "birthplace" in settings.distractors:
-        born_first = f"{person} was born in {birthplace} and lives in {home}."
-        life = _pick(rng, (born_first, f"{person} lives in {home} but was born in {birthplace}."))
-    return Paragraph(person, (f"{person} is a {trade}.", life))
+    life = f"The {trade} {person} lives in {home}."
+    if settings.question == "residence":
+        life = f"The {trade} {person} lives in the city of {home} in {chain.country}."
+        if "order" in settings.distractors and distracted:
+            life = f"The {trade} {person} lives in {chain.country}, in the city of {home}."
+    if "birthplace" in settings.distractors and distracted:
+        born_first = f"The {trade} {person} was born in {birthplace} and lives in {home}."
+        life = _pick(rng, (born_first, f"The {trade} {person} lives in {home} and was born in {birthplace}."))
+    return Paragraph(person, (life,))
 
 
 def _city_page(
@@ -227,23 +248,22 @@ def _country_page(
     return Paragraph(country, (f"{country} is a country.", money))
 
 
-def _worked(settings: AtlasSettings, numbers: range, *, misspelt: bool, failed: bool) -> Example:
+def _worked(settings: AtlasSettings, numbers: range, *, misspelt: int | None, failed: int | None) -> Example:
+    """An errand played without fault but for a misspelt name or (with a flaky tool) a failed search in one part."""
     task, chains = _errand(settings, f"example {numbers.start}", numbers)
     wiki = WikiEnvironment()
     wiki.reset(task)
     parts = []
-    for part, chain in zip(task.parts, chains, strict=True):
+    for number, (part, chain) in enumerate(zip(task.parts, chains, strict=True)):
         *titles, answer = _route(settings, chain)
         thoughts = _thoughts(settings, chain)
         turns = []
-        for title, thought in zip(titles, thoughts, strict=False):
-            if misspelt and title == chain.person:
-                slip = _misspelt(title)
-                turns.append(ExampleTurn(thought, *_searched(wiki, slip)))
-                thought = f"I misspelt the name. I need to search {title}."
-            if failed and title == titles[-1]:
-                turns.append(ExampleTurn(thought, Action("search", title), TOOL_ERROR))
-                thought = f"The search failed. I need to search {title} again."
+        for place, (title, thought) in enumerate(zip(titles, thoughts, strict=False)):
+            if number == misspelt and place == 0:
+                turns.append(ExampleTurn(thought, *_searched(wiki, _misspelt(title))))
+            if number == failed and place == 0 and settings.flakiness > 0.0:
+                search = Action("search", title)
+                turns.append(ExampleTurn(thought, search, tool_error(search)))
             turns.append(ExampleTurn(thought, *_searched(wiki, title)))
         finish = Action("finish", answer)
         wiki.step(finish)
@@ -261,14 +281,13 @@ def _thoughts(settings: AtlasSettings, chain: _Chain) -> tuple[str, ...]:
     c = chain
     asks_mayor = settings.question == "mayor"
     facts = [
-        f"{c.person} lives in {c.home}",
-        f"The mayor of {c.home} is {c.mayor}" if asks_mayor else f"{c.home} is in {c.country}",
-        f"The currency of {c.country} is the {c.currency}",
+        f"The country is {c.country}." if settings.question == "residence" else f"{c.person} lives in {c.home}.",
+        f"The mayor of {c.home} is {c.mayor}." if asks_mayor else f"{c.home} is in {c.country}.",
+        f"The currency of {c.country} is the {c.currency}.",
     ]
     *titles, answer = _route(settings, chain)
-    onward = [f"{fact}. I need to search {title}." for fact, title in zip(facts, titles[1:], strict=False)]
-    last = f"{facts[len(titles) - 1]}, so the answer is {answer}."
-    return (f"I need to search {c.person}.", *onward, last)
+    onward = [f"{fact} I need to search {title}." for fact, title in zip(facts, titles[1:], strict=False)]
+    return (f"I need to search {c.person}.", *onward, f"{facts[len(titles) - 1]} The answer is {answer}.")
 
 
 def _misspelt(name: str) -> str:

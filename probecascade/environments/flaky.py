@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from probecascade.environments.wiki import ECHOED_CHARACTERS
 from probecascade.episode import Action, Foresight, Observation, Task
 from probecascade.errors import UsageError
 from probecascade.interfaces import Environment
 
-TOOL_ERROR = "The wiki did not answer. Try again."
+TOOL_ERROR = "The wiki did not answer. Search {argument} again."
 
 
 class FlakyEnvironment:
@@ -51,7 +52,7 @@ class FlakyEnvironment:
             self._searches += 1
             self._tried.add(_key(action))
         if fails:
-            return Observation(TOOL_ERROR, "tool_error", doomed=self._doomed)
+            return Observation(tool_error(action), "tool_error", doomed=self._doomed)
         observation = self.inner.step(action)
         self._doomed = observation.doomed
         self._live = not observation.done
@@ -61,6 +62,11 @@ class FlakyEnvironment:
         if not self._live or not _is_search(action) or _key(action) in self._tried:
             return False  # outside an episode the wrapped environment says what is wrong
         return _draw(self._task_id, self.seed, self._searches) < self.probability
+
+
+def tool_error(action: Action) -> str:
+    """What the agent reads when a search failed."""
+    return TOOL_ERROR.format(argument=" ".join(action.argument.split())[:ECHOED_CHARACTERS])
 
 
 def _is_search(action: Action) -> bool:

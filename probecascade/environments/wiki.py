@@ -42,7 +42,8 @@ def _index(paragraphs: tuple[Paragraph, ...]) -> _Pages:
 class WikiEnvironment:
     """`search[title]` shows a page, `finish[answer]` closes the current part of the task.
 
-    A page is shown as "Title: " and its first `sentences` sentences (all of them if None). A finish that
+    A page is shown as its first `sentences` sentences (all of them if None), after "Title: " where the first one
+    does not name the title. A finish that
     is not the last is answered with the next question and never says whether the answer was right. The
     reward is 1.0 at the end if every part was answered right (exact match), else 0.0.
 
@@ -119,7 +120,9 @@ class WikiEnvironment:
         shown = Paragraph(page.title, page.sentences[: self.sentences]).text
         if not shown:
             return Observation(f"{page.title}: this page is empty.", "not_found", doomed=self._doomed)
-        return Observation(f"{page.title}: {shown}", "content", doomed=self._doomed)
+        if page.title not in page.sentences[0]:
+            shown = f"{page.title}: {shown}"
+        return Observation(shown, "content", doomed=self._doomed)
 
     def _not_found(self, argument: str) -> str:
         asked = " ".join(argument.split())[:ECHOED_CHARACTERS]

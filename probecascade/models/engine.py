@@ -337,7 +337,11 @@ class Engine:
 
     def _complete(self, slot: _Slot) -> None:
         """The ids that the request wanted in the cache are there: reply, unless a turn is still being drawn."""
-        states = np.stack(slot.kept) if slot.kept else np.zeros((0, len(self.layers), self.d_model), np.float32)
+        if slot.kept:
+            states = np.stack(slot.kept)
+        else:  # nothing was asked for, or no layer is kept: then one empty state for each id
+            asked = len(slot.request.keep) if isinstance(slot.request, Feed) else len(slot.draws)
+            states = np.zeros((0 if self.layers else asked, len(self.layers), self.d_model), np.float32)
         if isinstance(slot.request, Feed):
             self._advance(slot, Fed(states, slot.seconds))
         elif slot.keep_count is not None:
