@@ -31,8 +31,9 @@ QUESTIONS: dict[str, str] = {
 for `currency`."""
 
 DISTRACTORS = ("order", "birthplace", "former", "neighbour", "mayor")
-"""What may lead astray: the country told before the city (`residence` only), the city of birth (a page of its own, in another country), what a city
-or currency was before, the country across the border, and the mayors of cities."""
+"""What may lead astray: the country told before the city (`order`, for `residence` only), the city of birth (a page
+of its own, in another country), what a city or currency was before, the country across the border, and the mayors
+of cities."""
 
 TRADES = ("poet", "painter", "singer", "dancer", "doctor", "pilot", "chemist", "baker")
 
@@ -47,7 +48,8 @@ class AtlasSettings:
 
     `groups` only says how many tasks `atlas_tasks` yields: group g is the same in a set of any size.
     `distracted` is the share of tasks whose first page holds the wrong facts that `distractors` names, or tells the
-    right ones in an unusual order (`order`): doom, if it comes, comes early. `flakiness` is the share of first searches that fail; it shapes the worked examples and the environment,
+    right ones in an unusual order (`order`): doom, if it comes, comes early. `flakiness` is the share of first
+    searches that fail; it shapes the worked examples and the environment,
     not the tasks. Raises UsageError for a value out of range.
     """
 

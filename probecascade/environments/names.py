@@ -17,7 +17,7 @@ ONSETS = (
     *("br", "dr", "fl", "fr", "kl", "kr", "sk", "sl", "sn", "st", "th", "tr"),
 )
 VOWELS = ("a", "e", "i", "o", "u")
-CODAS = ("d", "k", "l", "m", "n", "r", "s", "v")
+CODAS = ("b", "d", "k", "l", "m", "n", "r", "s", "t", "v")
 STEMS = len(ONSETS) * len(VOWELS) * len(CODAS)
 
 GIVEN = (
