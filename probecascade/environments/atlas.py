@@ -27,8 +27,8 @@ QUESTIONS: dict[str, str] = {
     "mayor": "Who is the mayor of the home city of the {trade} {person}?",
     "currency": "What is the currency of the country of the home city of the {trade} {person}?",
 }
-"""Question types and how they are asked: one page to read for `city` and `residence`, two for `country` and `mayor`, three
-for `currency`."""
+"""Question types and how they are asked: one page to read for `city` and `residence`, two for `country` and `mayor`,
+three for `currency`."""
 
 DISTRACTORS = ("order", "birthplace", "former", "neighbour", "mayor")
 """What may lead astray: the country told before the city (`order`, for `residence` only), the city of birth (a page
