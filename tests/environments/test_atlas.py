@@ -29,7 +29,7 @@ from probecascade.interfaces import Environment
 
 ROOT = Path(__file__).parents[2]
 FROZEN = ROOT / "data" / "atlas" / "tasks.jsonl.gz"
-RICH = AtlasSettings(groups=40, parts=3, distractors=DISTRACTORS, distracted=1.0)
+RICH = AtlasSettings(groups=40, parts=3, question="country", distractors=DISTRACTORS, distracted=1.0)
 FLAKY = AtlasSettings(parts=3, flakiness=0.2)
 NAME = re.compile(rf"\b(?:(?:{'|'.join(GIVEN)}) )?[A-Z]\w+")
 
@@ -64,7 +64,7 @@ def find(pattern: str, text: str) -> str:
 def solve(env: Environment, question: str) -> str:
     """Answer a question from nothing but its words and the pages."""
     person = read(env, find(r"(\w+ \w+)(?: live)?\?$", question))
-    home = find(r"(?:in the city of|lives in(?! \w+, in the city)) (\w+)", person)
+    home = find(r"(?:in the city of|lives in(?! (?:\w+, in )?the city)) (\w+)", person)
     if question.startswith("In which city"):
         return home
     page = read(env, home)
@@ -132,7 +132,9 @@ def test_every_question_type_is_solved_by_reading(question: str, distractors: tu
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_no_answer_stands_in_a_question_and_no_page_is_superfluous(question: str) -> None:
-    for task in atlas_tasks(replace(RICH, question=question)):
+    # the city of birth would hide the country that `residence` asks for
+    distractors = tuple(kind for kind in DISTRACTORS if question != "residence" or kind != "birthplace")
+    for task in atlas_tasks(replace(RICH, question=question, parts=1, distractors=distractors)):
         for part, path in zip(task.parts, task.attributes["path"], strict=True):
             assert not any(answer in other.question for answer in part.answers for other in task.parts)
             assert path[0] in part.question
@@ -153,7 +155,7 @@ def test_distractors_put_wrong_facts_of_the_right_kind_on_the_way() -> None:
     )
     assert [countries(task) for task in (plain, born, former, neighbour)] == [3, 6, 9, 12]
     assert "born in" not in " ".join(page.text for page in plain.paragraphs)
-    assert all(f"{path[0]} " in text and "born in" in text for text, path in pages_on_path(born, 0))
+    assert all(f"{path[0]} " in text and "born in" in text for text, path in pages_on_path(born, 0)[:1])
     assert all("once part of" in text for text, _ in pages_on_path(former, 1))
     assert all("near the border with" in text and "mayor" in text for text, _ in pages_on_path(neighbour, 1))
 
@@ -167,17 +169,17 @@ def test_the_right_fact_is_neither_always_first_nor_always_last() -> None:
     home_first = [
         text.index("lives in") < text.index("born in")
         for task in atlas_tasks(replace(RICH, groups=300))
-        for text, _ in pages_on_path(task, 0)
+        for text, _ in pages_on_path(task, 0)[:1]
     ]
     assert 0.4 < sum(home_first) / len(home_first) < 0.6
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_the_share_of_pages_that_name_the_city_of_birth_is_as_asked(share: float) -> None:
+def test_the_share_of_tasks_whose_first_page_names_the_city_of_birth_is_as_asked(share: float) -> None:
     named = [
         "born in" in text
         for task in atlas_tasks(replace(RICH, groups=300, distracted=share))
-        for text, _ in pages_on_path(task, 0)
+        for text, _ in pages_on_path(task, 0)[:1]
     ]
     assert abs(sum(named) / len(named) - share) <= 4 * (share * (1 - share) / len(named)) ** 0.5
 
