@@ -278,13 +278,14 @@ def test_the_scattering_is_a_permutation(size: int) -> None:
 def test_names_are_distinct_and_tell_their_kind(kind: str) -> None:
     names = [invented_name(kind, number, 0) for number in range(names_of(kind))]
     words = [name.split() for name in names]
-    assert {len(said) for said in words} == {2 if kind == "person" else 1}
+    people = kind in ("person", "official")
+    assert {len(said) for said in words} == {2 if people else 1}
     last = [said[-1] for said in words]
     assert len(set(last)) == len(last)
     any_of = ("|".join(letters) for letters in (ONSETS, VOWELS, CODAS, ENDINGS[kind]))
     said = re.compile("({})({})({})({})".format(*any_of))
     assert all(said.fullmatch(name.lower()) and name.istitle() for name in last)
-    if kind == "person":
+    if people:
         assert {said[0] for said in words} == set(GIVEN)
     with pytest.raises(UsageError, match=f"of kind {kind}"):
         invented_name(kind, names_of(kind), 0)
