@@ -58,7 +58,7 @@ class AtlasSettings:
     parts: int = 4
     question: str = "residence"
     distractors: tuple[str, ...] = ("order",)
-    distracted: float = 0.15
+    distracted: float = 0.12
     flakiness: float = 0.15
 
     def __post_init__(self) -> None:
@@ -70,8 +70,11 @@ class AtlasSettings:
         unknown = [kind for kind in self.distractors if kind not in DISTRACTORS]
         if unknown:
             raise UsageError(f"unknown distractor {unknown[0]!r}; choose from {', '.join(DISTRACTORS)}")
-        if not 0.0 <= self.flakiness <= 1.0:
-            raise UsageError(f"flakiness is {self.flakiness}; give a share from 0 to 1")
+        for name, share in (("distracted", self.distracted), ("flakiness", self.flakiness)):
+            if not 0.0 <= share <= 1.0:
+                raise UsageError(f"{name} is {share}; give a share from 0 to 1")
+        if self.question == "residence" and "birthplace" in self.distractors:
+            raise UsageError("the distractor 'birthplace' does not go with the question 'residence'; use 'order'")
 
 
 @dataclass(frozen=True, slots=True)
