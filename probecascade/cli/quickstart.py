@@ -23,7 +23,7 @@ from probecascade.errors import StoreError, UsageError
 
 RECIPE = ExtractRecipe(
     model=ModelSection(name="smollm2", dtype="float32", device="cpu"),
-    tasks=TasksSection(set="atlas", groups=200, repeats=1),
+    tasks=TasksSection(set="atlas", groups=160, repeats=1),
     environment=EnvironmentSection(flakiness=0.15),
     agent=AgentSection(
         template="plain",
@@ -43,7 +43,7 @@ RECIPE = ExtractRecipe(
 )
 """What `extract/quickstart.toml` says, for those who have the package and not its folders."""
 
-FRESH = 40
+FRESH = 32
 INTERRUPTED = 130
 
 
@@ -51,7 +51,7 @@ def quickstart(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the run and the cascades.")] = Path(
         "quickstart"
     ),
-    groups: Annotated[int | None, typer.Option(help="Tasks to extract states from; default 200.")] = None,
+    groups: Annotated[int | None, typer.Option(help="Tasks to extract states from; default 160.")] = None,
     fresh: Annotated[int, typer.Option(help="Fresh tasks on which the policies are compared live.")] = FRESH,
     slots: Annotated[int | None, typer.Option(help="Episodes that are live at once.")] = None,
     dtype: Annotated[str | None, typer.Option(help="What the model computes in: float32 or bfloat16.")] = None,
