@@ -23,14 +23,14 @@ from probecascade.errors import StoreError, UsageError
 
 RECIPE = ExtractRecipe(
     model=ModelSection(name="smollm2", dtype="float32", device="cpu"),
-    tasks=TasksSection(set="atlas", groups=160, repeats=1),
+    tasks=TasksSection(set="atlas", groups=200, repeats=1),
     environment=EnvironmentSection(flakiness=0.15),
     agent=AgentSection(
         template="plain",
         temperature=0.1,
-        max_rounds=20,
+        max_rounds=16,
         max_turn_tokens=48,
-        max_episode_tokens=560,
+        max_episode_tokens=480,
         slots=48,
         seed=0,
     ),
@@ -38,12 +38,12 @@ RECIPE = ExtractRecipe(
         layers=(10, 15, 20, 25, 30),
         checkpoints=("prompt", "action", "observation", "part"),
         store_dtype="float16",
-        gates=("part:1", "part:2", "part:3"),
+        gates=("action:2", "part:1", "part:2"),
     ),
 )
 """What `extract/quickstart.toml` says, for those who have the package and not its folders."""
 
-FRESH = 32
+FRESH = 40
 INTERRUPTED = 130
 
 
@@ -51,7 +51,7 @@ def quickstart(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the run and the cascades.")] = Path(
         "quickstart"
     ),
-    groups: Annotated[int | None, typer.Option(help="Tasks to extract states from; default 160.")] = None,
+    groups: Annotated[int | None, typer.Option(help="Tasks to extract states from; default 200.")] = None,
     fresh: Annotated[int, typer.Option(help="Fresh tasks on which the policies are compared live.")] = FRESH,
     slots: Annotated[int | None, typer.Option(help="Episodes that are live at once.")] = None,
     dtype: Annotated[str | None, typer.Option(help="What the model computes in: float32 or bfloat16.")] = None,

@@ -26,7 +26,7 @@ RECALLS = ("0.90", "0.95", "0.99")
 """Targets of the recall cascade: one per gate that the recipe names, and no more of them than it has gates."""
 
 KEEP = "0.95"
-CHECKPOINTS = ("prompt", "action:1", "observation:1", "action:2", "observation:2", "part:1", "part:2", "part:3")
+CHECKPOINTS = ("prompt", "action:1", "observation:1", "action:2", "observation:2", "part:1", "part:2")
 """Where AUROC is measured, as far as enough episodes come there."""
 
 # What each step takes beside one episode of the default recipe on two cores; the bar's time left rests on it.

@@ -55,10 +55,10 @@ class AtlasSettings:
 
     seed: int = 0
     groups: int = 1200
-    parts: int = 4
+    parts: int = 3
     question: str = "residence"
     distractors: tuple[str, ...] = ("order",)
-    distracted: float = 0.12
+    distracted: float = 0.3
     flakiness: float = 0.15
 
     def __post_init__(self) -> None:
