@@ -12,7 +12,6 @@ from scipy.special import expit, logit
 from probecascade.probes import (
     Interval,
     LogisticFitter,
-    auroc,
     auroc_interval,
     choose_layer,
     fit_surface,
@@ -88,16 +87,22 @@ def auroc_by_checkpoint(run: Run, names: Sequence[str], *, seed: int = 0) -> Ite
 def gain(scores: Array, others: Array, failed: NDArray[np.bool_], groups: NDArray[np.object_]) -> Interval:
     """AUROC of scores (n,) less that of others (n,), with a paired percentile bootstrap over groups."""
     codes = np.unique(groups.astype(str), return_inverse=True)[1].ravel()
-    members = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
-    rng = np.random.default_rng(0)
-    drawn = []
-    for _ in range(_RESAMPLES):
-        rows = np.concatenate([members[g] for g in rng.integers(len(members), size=len(members))])
-        if 0 < failed[rows].sum() < len(rows):
-            drawn.append(auroc(scores[rows], failed[rows]) - auroc(others[rows], failed[rows]))
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    value = auroc(scores, failed) - auroc(others, failed)
-    return Interval(value, float(low), float(high), len(scores), len(members), _RESAMPLES - len(drawn))
+    n_groups = int(codes.max()) + 1
+    drawn = np.random.default_rng(0).multinomial(n_groups, np.full(n_groups, 1 / n_groups), size=_RESAMPLES)
+    weights = drawn[:, codes].astype(np.float64)
+    of_failed, of_success = weights[:, failed], weights[:, ~failed]
+    ahead = _wins(scores, failed) - _wins(others, failed)
+    pairs = of_failed.sum(axis=1) * of_success.sum(axis=1)
+    usable = pairs > 0
+    gains = ((of_failed @ ahead) * of_success).sum(axis=1)[usable] / pairs[usable]
+    low, high = np.quantile(gains, [0.025, 0.975])
+    return Interval(float(ahead.mean()), float(low), float(high), len(scores), n_groups, _RESAMPLES - int(usable.sum()))
+
+
+def _wins(scores: Array, failed: NDArray[np.bool_]) -> Array:
+    """1 where the failed episode scores higher, a half where they tie, (n_failed, n_successes)."""
+    ours, theirs = scores[failed][:, None], scores[~failed][None, :]
+    return np.where(ours == theirs, 0.5, (ours > theirs).astype(np.float64))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

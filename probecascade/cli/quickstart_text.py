@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from probecascade.cli.auroc import CheckpointAuroc
@@ -13,6 +14,7 @@ from probecascade.probes import Interval
 
 _ROUNDS = 6  # of a transcript that are shown
 _WIDTH = 110
+_LINE = 140
 
 
 def auroc_report(found: Sequence[CheckpointAuroc]) -> str:
@@ -47,7 +49,8 @@ def _beaten(rival: str, gains: Mapping[str, Interval]) -> list[str]:
             if (gain.low > 0) is wanted
         ]
         if chosen:
-            lines.append(f"the probe {words} the {rival} at {', '.join(chosen)}")
+            sentence = f"the probe {words} the {rival} at {', '.join(chosen)}"
+            lines.append(textwrap.fill(sentence, _LINE, subsequent_indent="    ", break_on_hyphens=False))
     return lines
 
 

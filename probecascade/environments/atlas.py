@@ -73,8 +73,6 @@ class AtlasSettings:
         for name, share in (("distracted", self.distracted), ("flakiness", self.flakiness)):
             if not 0.0 <= share <= 1.0:
                 raise UsageError(f"{name} is {share}; give a share from 0 to 1")
-        if self.question == "residence" and "birthplace" in self.distractors:
-            raise UsageError("the distractor 'birthplace' does not go with the question 'residence'; use 'order'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,16 +212,15 @@ def _pages(settings: AtlasSettings, chain: _Chain, trade: str, rng: random.Rando
 
 
 def _person_page(settings: AtlasSettings, chain: _Chain, trade: str, rng: random.Random, distracted: bool) -> Paragraph:
-    person, home, birthplace = chain.person, chain.home, chain.birthplace
-    life = f"The {trade} {person} lives in {home}."
+    person, home, born = chain.person, chain.home, f"was born in {chain.birthplace}"
+    lives = f"lives in {home}"
     if settings.question == "residence":
-        life = f"The {trade} {person} lives in the city of {home} in {chain.country}."
-        if "order" in settings.distractors and distracted:
-            life = f"The {trade} {person} lives in {chain.country}, in the city of {home}."
-    if "birthplace" in settings.distractors and distracted:
-        born_first = f"The {trade} {person} was born in {birthplace} and lives in {home}."
-        life = _pick(rng, (born_first, f"The {trade} {person} lives in {home} and was born in {birthplace}."))
-    return Paragraph(person, (life,))
+        lives = f"lives in the city of {home} in {chain.country}"
+        if distracted and "order" in settings.distractors:
+            lives = f"lives in {chain.country}, in the city of {home}"
+    if distracted and "birthplace" in settings.distractors:
+        lives = _pick(rng, (f"{born} and {lives}", f"{lives} and {born}"))
+    return Paragraph(person, (f"The {trade} {person} {lives}.",))
 
 
 def _city_page(
