@@ -13,7 +13,14 @@ from probecascade.agents.react import episode_id
 from probecascade.cli.auroc import CheckpointAuroc, auroc_by_checkpoint, worthwhile
 from probecascade.cli.fit import _held_out
 from probecascade.cli.fresh import FREE, Row, free_row, fresh_tasks, live_row, play_together, replayed_row
-from probecascade.cli.quickstart_text import auroc_report, pick_example, policy_report, saves_no_more, transcript
+from probecascade.cli.quickstart_text import (
+    auroc_report,
+    pick_example,
+    policy_report,
+    saves_no_more,
+    transcript,
+    wrapped,
+)
 from probecascade.cli.recipes import ExtractRecipe
 from probecascade.cli.session import Session, open_session, play
 from probecascade.cli.tables import interval_record, outcome_record, share_text
@@ -170,9 +177,9 @@ def _fit(run: Run, place: _Place, say: Say, bar: tqdm[Any]) -> dict[str, _Fitted
         held_out, _ = _held_out(result.cascade, run)
         cascade = result.cascade.with_held_out(held_out.record if held_out else {})
         cascade.save(place.cascade(folder), overwrite=True)
-        say(f"{name}: {cascade.promise}")
+        say(wrapped(f"{name}: {cascade.promise}"))
         for warning in result.warnings:
-            say(f"  note: {warning}")
+            say(wrapped(f"  note: {warning}"))
         fitted[folder] = _Fitted(name, cascade)
         bar.update(FIT_WEIGHTS[folder])
     return fitted

@@ -50,8 +50,13 @@ def _beaten(rival: str, gains: Mapping[str, Interval]) -> list[str]:
         ]
         if chosen:
             sentence = f"the probe {words} the {rival} at {', '.join(chosen)}"
-            lines.append(textwrap.fill(sentence, _LINE, subsequent_indent="    ", break_on_hyphens=False))
+            lines.append(wrapped(sentence))
     return lines
+
+
+def wrapped(sentence: str) -> str:
+    """A long sentence on several lines, the later ones indented."""
+    return textwrap.fill(sentence, _LINE, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def policy_report(rows: Sequence[Row]) -> str:
