@@ -88,7 +88,7 @@ def test_the_json_has_every_number(done: Done) -> None:
 
 def test_auroc_stands_beside_its_baselines(done: Done) -> None:
     auroc = done.record["auroc"]
-    assert {"prompt", "action:1", "observation:1", "part:1", "part:2", "part:3"} <= set(auroc)
+    assert {"prompt", "action:1", "observation:1", "part:1", "part:2"} <= set(auroc)
     assert auroc["prompt"]["probe"] == auroc["prompt"]["prompt"]
     for row in auroc.values():
         assert set(row) == {"probe", "prompt", "surface"}
