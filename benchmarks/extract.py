@@ -18,11 +18,11 @@ import tempfile
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
-from loops_on_generate import Conversation, Stateless, attached_seconds, encode_head, limited_agent, play_by_generate
+from loops_on_generate import attached_seconds, encode_head, limited_agent, play_by_generate
 from machine import machine
 
 from probecascade.agents.react import ReActAgent
@@ -32,8 +32,8 @@ from probecascade.cli.recipes import ExtractRecipe, read_extract
 from probecascade.cli.session import Session, open_session
 from probecascade.episode import Decision, Episode, Moment, Recording, Task
 from probecascade.errors import ProbecascadeError
-from probecascade.interfaces import LanguageModel, StoppingPolicy
-from probecascade.models.requests import Feed, Request
+from probecascade.interfaces import StoppingPolicy
+from probecascade.models.requests import Request
 from probecascade.policies import Cascade, Gate
 from probecascade.probes import LinearProbe
 from probecascade.store import RunWriter
@@ -83,28 +83,11 @@ def extract(session: Session, episodes: Iterable[tuple[Task, int]], **limits: in
 
 def keep_nothing(session: Session, episodes: Iterable[tuple[Task, int]], **limits: int) -> Iterator[Recording]:
     """The same engine and agent without hooks and states, and nothing stored."""
-    model, environment = Stateless(session), session.tasks.environment
-    agent = limited_agent(session, cast(LanguageModel, model), **limits)
     layers, session.engine.layers = session.engine.layers, ()
     try:
-        yield from session.engine.run(
-            without_states(agent.play(task, environment(task, seed), seed), model) for task, seed in episodes
-        )
+        yield from play_by_engine(session, limited_agent(session, session.agent.model, **limits), episodes)
     finally:
         session.engine.layers = layers
-
-
-def without_states(conversation: Conversation, model: Stateless) -> Conversation:
-    """The conversation, given replies whose states have a row for every asked token and no layer in it."""
-    request = next(conversation)
-    while True:
-        reply = yield request
-        count = len(request.keep) if isinstance(request, Feed) else len(reply.ids)
-        try:
-            request = conversation.send(dataclasses.replace(reply, states=model.no_states(count)))
-        except StopIteration as stop:
-            recording: Recording = stop.value
-            return recording
 
 
 def full_cascade(session: Session) -> Cascade:

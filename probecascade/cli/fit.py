@@ -76,7 +76,7 @@ def fit(
         raise CascadeError(f"{str(output)!r} exists already: choose another folder, or add --overwrite.")
     stored = Run.open(run)
     result = _fit(stored, settings, split_seed, parse_shares(shares), seed)
-    held_out, notes = _held_out(result.cascade, stored)
+    held_out, notes = judge_held_out(result.cascade, stored)
     cascade = result.cascade.with_held_out(held_out.record if held_out else {})
     cascade.save(output, overwrite=overwrite)
     record = _record(output, stored, result, cascade, notes)
@@ -163,7 +163,8 @@ class _HeldOut:
     record: dict[str, Any]
 
 
-def _held_out(cascade: Cascade, run: Run) -> tuple[_HeldOut | None, list[str]]:
+def judge_held_out(cascade: Cascade, run: Run) -> tuple[_HeldOut | None, list[str]]:
+    """A new cascade on the test split, which shaped nothing, and notes on what could not be judged there."""
     from probecascade.cli.tables import backtest_record, interval_record
     from probecascade.evaluation import backtest_run
 

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from probecascade.agents.react import episode_id
 from probecascade.cli.auroc import CheckpointAuroc, auroc_by_checkpoint, worthwhile
-from probecascade.cli.fit import _held_out
+from probecascade.cli.fit import judge_held_out
 from probecascade.cli.fresh import FREE, Row, free_row, fresh_tasks, live_row, play_together, replayed_row
 from probecascade.cli.quickstart_text import (
     auroc_report,
@@ -174,7 +174,7 @@ def _fit(run: Run, place: _Place, say: Say, bar: tqdm[Any]) -> dict[str, _Fitted
     for folder, (name, options) in wanted.items():
         bar.set_description(f"fit {folder}")
         result = fit_cascade(run, split_seed=split["seed"], shares=tuple(split["shares"]), **options)
-        held_out, _ = _held_out(result.cascade, run)
+        held_out, _ = judge_held_out(result.cascade, run)
         cascade = result.cascade.with_held_out(held_out.record if held_out else {})
         cascade.save(place.cascade(folder), overwrite=True)
         say(wrapped(f"{name}: {cascade.promise}"))
