@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -32,7 +32,10 @@ def fit(
         str | None, typer.Option(help="Share of the would-be successes that no gate may abort: 0.95.")
     ] = None,
     gates: Annotated[
-        str | None, typer.Option(help="Checkpoints to gate at, in order: observation:1,action:2,part:1.")
+        str | None, typer.Option(help="Checkpoints to gate at, in order: observation:1,action:2,part:1; or auto.")
+    ] = None,
+    max_gates: Annotated[
+        int | None, typer.Option(help="With --gates auto and --keep: how many at most; default 3.")
     ] = None,
     gate_answers: Annotated[
         bool, typer.Option("--gate-answers", help="Also gate the turn that finishes an episode.")
@@ -43,6 +46,14 @@ def fit(
     uses: Annotated[
         str, typer.Option(help="What the probes read: states, or signals (the surface baseline).")
     ] = "states",
+    method: Annotated[
+        str | None,
+        typer.Option(help="How thresholds are set: certified (default), empirical, paper, uniform, single, maxrank."),
+    ] = None,
+    confidence: Annotated[float | None, typer.Option(help="Confidence of each promise; default 0.95.")] = None,
+    unit: Annotated[
+        str | None, typer.Option(help="What the promise counts: episode (default), or group, each once.")
+    ] = None,
     recipe: Annotated[
         Path | None, typer.Option(help="A recipe of calibrate/; options given here go before its values.")
     ] = None,
@@ -51,15 +62,21 @@ def fit(
         str | None, typer.Option(help="Per cent of groups to fit, calibrate and test; default 50,25,25.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the cross-validation's folds.")] = 0,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 if a target was not reached.")] = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Exit with 3 unless every target is certified, or reached where the method promises nothing.",
+        ),
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a cascade in that folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int | None:
-    """Fit a probe per gate and set the thresholds, by --recall or by --keep.
+    """Fit a probe per gate and set the thresholds, by --recall, by --keep or by both.
 
-    Groups are split into fit (probes), calibrate (thresholds) and test (the held-out numbers). What is
-    promised holds on the calibration episodes. Without --gates the run's recipe names them; --keep alone
-    takes every action:r and part:p that enough episodes reach.
+    Groups are split into fit (probes), calibrate (thresholds) and test (the held-out numbers). The certified
+    method promises the targets of new episodes, or says how many more episodes that would take. Without --gates
+    the run's recipe names them; --keep alone takes every action:r and part:p that enough episodes reach.
 
     Examples:
 
@@ -67,11 +84,15 @@ def fit(
 
       probecascade fit runs/atlas --keep 0.95 -o cascades/atlas-keep
 
+      probecascade fit runs/atlas --recall 0.5,0.7 --keep 0.9 --gates auto -o cascades/both
+
       probecascade fit runs/atlas --keep 0.95 --uses signals -o cascades/surface
     """
     from probecascade.store import Run
 
-    settings = _settings(read_calibrate(recipe) if recipe else None, recall, keep, gates, gate_answers, layers, uses)
+    given = read_calibrate(recipe) if recipe else None
+    settings = _settings(given, recall, keep, gates, gate_answers, layers, uses)
+    settings = replace(settings, **_set(method=method, confidence=confidence, unit=unit, max_gates=max_gates))
     if output.exists() and not overwrite:
         raise CascadeError(f"{str(output)!r} exists already: choose another folder, or add --overwrite.")
     stored = Run.open(run)
@@ -86,7 +107,13 @@ def fit(
         print_json(record)
     else:
         _tell(record, result, held_out, run)
-    return NOT_REACHED if strict and not result.reached else None
+    calibration = result.calibration
+    fulfilled = calibration.certified if calibration.certificates else result.reached
+    return NOT_REACHED if strict and not fulfilled else None
+
+
+def _set(**values: Any) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +125,10 @@ class _Settings:
     layers: tuple[int, ...] | None
     uses: Literal["states", "signals"]
     recipe: CalibrateRecipe | None
+    method: str = "certified"
+    confidence: float = 0.95
+    unit: Any = "episode"
+    max_gates: int = 3
 
 
 def _settings(
@@ -126,6 +157,16 @@ def _settings(
         layers=parse_layers(layers) if layers is not None or not recipe else recipe.probe.layers,
         uses="signals" if uses == "signals" else "states",
         recipe=recipe,
+        **(
+            {
+                "method": recipe.targets.method,
+                "confidence": recipe.targets.confidence,
+                "unit": recipe.targets.unit,
+                "max_gates": recipe.gates.max_gates,
+            }
+            if recipe
+            else {}
+        ),
     )
 
 
@@ -143,7 +184,11 @@ def _fit(
         run,
         recalls=settings.recalls,
         keep=settings.keep,
-        gates=settings.gates,
+        gates="auto" if settings.gates == ("auto",) else settings.gates,
+        max_gates=settings.max_gates,
+        method=settings.method,
+        confidence=settings.confidence,
+        unit=settings.unit,
         layers=settings.layers,
         uses=settings.uses,
         gate_answers=settings.gate_answers,
@@ -210,6 +255,7 @@ def _record(output: Path, run: Run, result: FitResult, cascade: Cascade, notes: 
         "run": str(run.path),
         "split": {**cascade.provenance["split"], "episodes": {**counted, "test": test}},
         "promise": cascade.promise,
+        "calibration": dict(cascade.calibration),
         "reached": result.reached,
         "gates": [
             {
@@ -253,13 +299,15 @@ def _tell(record: dict[str, Any], result: FitResult, held_out: _HeldOut | None, 
                 threshold_text(gate.threshold),
                 gate.target or "–",
                 "yes" if gate.reached else "no",
-                f"{counts['caught']}/{counts['doomed']}" if "caught" in counts else f"+{counts['fired_doomed']}",
-                f"-{counts['fired_successes']}",
+                f"{counts['alive_doomed']} + {counts['alive_successes']}",
+                f"{counts['fired_doomed']} + {counts['fired_successes']}",
+                f"{counts['caught']}/{counts['doomed']}",
+                f"{counts['kept']}/{counts['successes']}",
             ]
         )
-    titles = ["gate", "layer", "AUROC fit (cv)", "AUROC test", "threshold", "target", "reached", "caught", "lost"]
-    typer.echo(table(titles, rows))
-    typer.echo("caught: failures aborted on the calibration episodes; lost: successes aborted there by this gate")
+    titles = ["gate", "layer", "AUROC fit (cv)", "AUROC test", "threshold", "target", "reached"]
+    typer.echo(table([*titles, "alive (f + s)", "aborted (f + s)", "caught so far", "kept so far"], rows))
+    typer.echo("f: failures, s: successes; counted on the calibration episodes, which set the thresholds")
     typer.echo("")
     typer.echo(record["promise"])
     if held_out:

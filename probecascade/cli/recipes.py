@@ -121,22 +121,26 @@ class TargetsSection:
 
     recall: tuple[Target, ...] | None = None
     keep: Target | None = None
+    method: str = "certified"
+    confidence: Annotated[float, Between(0, 1, above=True)] = 0.95
+    unit: str = "episode"
 
     def __post_init__(self) -> None:
-        if (self.recall is None) == (self.keep is None):
-            raise ValueError("exactly one of recall and keep must be given")
+        if self.recall is None and self.keep is None:
+            raise ValueError("recall, keep or both must be given")
         if self.recall is not None and (not self.recall or list(self.recall) != sorted(set(self.recall))):
             raise ValueError(f"recall must rise, but is {', '.join(map(str, self.recall)) or 'empty'}")
 
 
 @dataclass(frozen=True, slots=True)
 class GatesSection:
-    """`[gates]`: checkpoints such as `part:1` or `action:2`; None leaves the choice to run and targets.
+    """`[gates]`: checkpoints such as `part:1` or `action:2`, or `auto`; None leaves the choice to run and targets.
 
-    `answers` makes gates of turns that finish the episode too.
+    `max_gates` bounds `auto`; `answers` makes gates of turns that finish the episode too.
     """
 
     names: tuple[str, ...] | None = None
+    max_gates: Count = 3
     answers: bool = False
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from probecascade.episode import Checkpoint, Decision, Episode
 from probecascade.errors import DataError, NothingToDoError, UsageError
-from probecascade.evaluation.intervals import (
+from probecascade.intervals import (
     DEFAULT,
     Resampling,
     mean_interval,

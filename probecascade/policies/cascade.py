@@ -91,7 +91,7 @@ class Cascade:
     """Gates in order, as a stopping policy. It keeps no memory of episodes, so one serves many at once.
 
     `gate_answers`: also gate the turn that finishes the episode, which withholds its answer. `promise`: what
-    the thresholds promise, in words. `provenance`: the model, run and split that it was fitted on.
+    the thresholds promise, in words; `calibration`: the method, targets and certificates behind it. `provenance`: the model, run and split that it was fitted on.
     `held_out`: numbers from episodes that shaped nothing. Raises CascadeError without gates or where two
     gates share a checkpoint.
     """
@@ -102,12 +102,14 @@ class Cascade:
         *,
         gate_answers: bool = False,
         promise: str = "",
+        calibration: Mapping[str, Any] | None = None,
         provenance: Mapping[str, Any] | None = None,
         held_out: Mapping[str, Any] | None = None,
     ) -> None:
         self.gates = tuple(gates)
         self.gate_answers = gate_answers
         self.promise = promise
+        self.calibration: Mapping[str, Any] = dict(calibration or {})
         self.provenance: Mapping[str, Any] = dict(provenance or {})
         self.held_out: Mapping[str, Any] = dict(held_out or {})
         names = [gate.checkpoint for gate in self.gates]
@@ -182,6 +184,7 @@ class Cascade:
             self.gates,
             gate_answers=self.gate_answers,
             promise=self.promise,
+            calibration=self.calibration,
             provenance=self.provenance,
             held_out=held_out,
         )
@@ -193,6 +196,7 @@ class Cascade:
         """
         record = {
             "promise": self.promise,
+            "calibration": self.calibration,
             "gate_answers": self.gate_answers,
             "gates": [gate.record() for gate in self.gates],
             "held_out": self.held_out,
@@ -212,6 +216,7 @@ class Cascade:
                 [_restore(entry, f"{index}.", arrays) for index, entry in enumerate(record["gates"])],
                 gate_answers=record["gate_answers"],
                 promise=record["promise"],
+                calibration=record.get("calibration"),  # absent from the first cascades
                 provenance=record["provenance"],
                 held_out=record["held_out"],
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from probecascade.episode import LABELLED
 from probecascade.errors import DataError, UsageError
 from probecascade.policies.cascade import Cascade, Gate
-from probecascade.policies.gates import gates_for_keep, gates_for_recalls, order_warnings
+from probecascade.policies.gates import candidate_gates, gates_for_keep, gates_for_recalls, order_warnings
 from probecascade.policies.provenance import group_hashes, identity_of
 from probecascade.policies.scoring import GateTable, score_run
 from probecascade.probes import FittedProbe, LogisticFitter, choose_layer, fit_surface
@@ -22,17 +22,17 @@ from probecascade.store import SPLITS, Run, assign_split
 from probecascade.store.schema import n_layers_of, resolve_layers
 from probecascade.thresholds import (
     OFF,
+    Calibration,
     GateScores,
-    KeepResult,
-    SequentialResult,
-    keep_thresholds,
+    calibrate,
+    choose_gates,
     match_gates,
+    needed,
     parse_rising,
     parse_target,
     percent,
-    promise,
-    recall_thresholds,
 )
+from probecascade.thresholds.problem import Unit
 from probecascade.thresholds.targets import TargetLike
 
 BoolArray = NDArray[np.bool_]
@@ -56,17 +56,19 @@ class FitRow:
 
 @dataclass(frozen=True, slots=True)
 class FitResult:
-    """A cascade, the table of its gates, the counts behind its thresholds, and what a user should know."""
+    """A cascade, the table of its gates, the calibration of its thresholds, and what a user should know."""
 
     cascade: Cascade
     table: tuple[FitRow, ...]
-    thresholds: SequentialResult | KeepResult
+    calibration: Calibration
     warnings: tuple[str, ...]
 
     @property
     def reached(self) -> bool:
         """Whether every target was reached on the calibration episodes."""
-        return all(row.gate.reached for row in self.table)
+        keep, seen = self.calibration.targets.keep, self.calibration.seen
+        kept = keep is None or seen.kept_count >= needed(keep, seen.successes)
+        return kept and all(row.gate.reached for row in self.table)
 
 
 def fit_cascade(
@@ -74,53 +76,88 @@ def fit_cascade(
     *,
     recalls: str | Sequence[TargetLike] | None = None,
     keep: TargetLike | None = None,
-    gates: Sequence[str] | None = None,
+    gates: Sequence[str] | Literal["auto"] | None = None,
+    max_gates: int = 3,
     layers: Sequence[int] | None = None,
     uses: Literal["states", "signals"] = "states",
     gate_answers: bool = False,
     fitter: LogisticFitter | None = None,
+    method: str = "certified",
+    confidence: float = 0.95,
+    unit: Unit = "episode",
     split_seed: int = 0,
     shares: tuple[int, int, int] = (50, 25, 25),
     seed: int = 0,
 ) -> FitResult:
-    """Fit one probe per gate and set the thresholds for cumulative recalls, or for a keep target.
+    """Fit one probe per gate and set the thresholds for cumulative recalls of failures, for a keep target, or both.
 
     Groups are split into fit, calibrate and test; episodes without a label are left out and counted in the
     warnings. `layers`: those to choose from by grouped cross-validation (None: all that are stored).
-    `uses="signals"` fits the surface baseline instead. `gate_answers`: turns that finish the episode are
-    gates too. `seed` is that of the default fitter's folds.
+    `gates="auto"` takes the at most `max_gates` checkpoints (with recalls: one each) that serve the targets at
+    least loss, judged on the fit episodes alone. `uses="signals"` fits the surface baseline instead.
+    `gate_answers`: turns that finish the episode are gates too. `method`, `confidence` and `unit` are those of
+    `calibrate`, whose teachers are the out-of-fold scores of the fit episodes. `seed` is that of the folds and of
+    the calibration.
 
-    UsageError unless exactly one of recalls and keep is given, or where targets and gates do not match;
-    StoreError for layers that are not stored; DataError where a split holds one class only.
+    UsageError without a target, or where targets and gates do not match; StoreError for layers that are not
+    stored; DataError where a split holds one class only.
     """
-    if (recalls is None) == (keep is None):
-        raise UsageError(
-            "give recall targets or a keep target, not both: no certified combination of them is available."
-            if keep is not None
-            else "neither recall targets nor a keep target was given: give one, such as a keep of 0.95."
-        )
+    if recalls is None and keep is None:
+        raise UsageError("neither recall targets nor a keep target was given: give one, such as a keep of 0.95.")
     data = _Labelled.of(run, split_seed, shares)
-    targets = None if recalls is None else parse_rising(recalls)
+    targets = () if recalls is None else parse_rising(recalls)
     keep_target = None if keep is None else parse_target(keep, what="keep target")
-    if targets is not None:
-        names = gates_for_recalls(run, gates, len(targets))
-        match_gates(targets, names)
-    else:
-        names = gates_for_keep(run, gates, data.failed, data.fit, gate_answers=gate_answers)
+    names = _gate_names(run, gates, targets, data, gate_answers=gate_answers)
     tried = run.layers if layers is None else resolve_layers(layers, n_layers_of(run.header))
     fitter = fitter or LogisticFitter(seed=seed)
     fits = [_fit_gate(run, name, data, None if uses == "signals" else tried, fitter, gate_answers) for name in names]
     table = score_run(run, [fit.row.gate for fit in fits], gate_answers=gate_answers)
-    result = _thresholds(table, data, fits, targets, keep_target)
-    rows = _rows(fits, result)
+    teachers = _teachers(table, data, fits)
+    if gates == "auto":
+        columns = list(choose_gates(teachers, targets, keep_target, max_gates=len(targets) or max_gates, seed=seed))
+        fits, names = [fits[c] for c in columns], tuple(names[c] for c in columns)
+        table, teachers = table.columns(columns), teachers.columns(columns)
+    calibration = calibrate(
+        table.scores[data.calibrate],
+        data.failed[data.calibrate],
+        data.group[data.calibrate],
+        table.tokens_after[data.calibrate],
+        catch=dict(enumerate(targets)) or None,
+        keep=keep_target,
+        confidence=confidence,
+        unit=unit,
+        teachers=(teachers.scores, teachers.failed, teachers.cost_after, data.group[data.fit]),
+        method=method,
+        seed=seed,
+        gates=names,
+    )
+    rows = _rows(fits, calibration)
     cascade = Cascade(
         [row.gate for row in rows],
         gate_answers=gate_answers,
-        promise=promise(result, names),
+        promise=calibration.promise,
+        calibration=calibration.record(),
         provenance=_provenance(run, data, split_seed, shares, uses),
     )
-    notes = [*data.warnings, *order_warnings(names, table), *_unreached(result, names)]
-    return FitResult(cascade, rows, result, tuple(notes))
+    notes = [*data.warnings, *order_warnings(names, table), *calibration.notes, *_unreached(rows, calibration)]
+    return FitResult(cascade, rows, calibration, tuple(notes))
+
+
+def _gate_names(
+    run: Run,
+    gates: Sequence[str] | Literal["auto"] | None,
+    targets: tuple[Fraction, ...],
+    data: _Labelled,
+    *,
+    gate_answers: bool,
+) -> tuple[str, ...]:
+    if gates == "auto":
+        return candidate_gates(run, data.failed, data.fit, gate_answers=gate_answers)
+    if not targets:
+        return gates_for_keep(run, gates, data.failed, data.fit, gate_answers=gate_answers)
+    names = gates_for_recalls(run, gates, len(targets))
+    match_gates(targets, names)
+    return names
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -202,22 +239,6 @@ def _fit_gate(
     return _GateFit(row, episodes, fitted.out_of_fold)
 
 
-def _thresholds(
-    table: GateTable,
-    data: _Labelled,
-    fits: Sequence[_GateFit],
-    targets: tuple[Fraction, ...] | None,
-    keep: Fraction | None,
-) -> SequentialResult | KeepResult:
-    scores, failed = table.scores[data.calibrate], data.failed[data.calibrate]
-    if targets is not None:
-        return recall_thresholds(scores, failed, targets)
-    assert keep is not None
-    return keep_thresholds(
-        scores, failed, table.tokens_after[data.calibrate], keep, teachers=_teachers(table, data, fits)
-    )
-
-
 def _teachers(table: GateTable, data: _Labelled, fits: Sequence[_GateFit]) -> GateScores:
     """Out-of-fold scores of the fit episodes: they may shape the allocation, having set no threshold."""
     scores = np.full_like(table.scores, np.nan)
@@ -226,38 +247,30 @@ def _teachers(table: GateTable, data: _Labelled, fits: Sequence[_GateFit]) -> Ga
     return GateScores.check(scores[data.fit], data.failed[data.fit], table.tokens_after[data.fit])
 
 
-def _rows(fits: Sequence[_GateFit], result: SequentialResult | KeepResult) -> tuple[FitRow, ...]:
+def _rows(fits: Sequence[_GateFit], calibration: Calibration) -> tuple[FitRow, ...]:
+    seen, wanted = calibration.seen, dict(calibration.targets.catch)
     rows = []
-    for g, fit in enumerate(fits):
-        counts = {"doomed": result.doomed, "successes": result.successes}
-        if isinstance(result, SequentialResult):
-            set_gate = result.gates[g]
-            target, reached = percent(set_gate.target), set_gate.reached
-            counts |= {
-                "alive_doomed": set_gate.alive_doomed,
-                "alive_successes": set_gate.alive_successes,
-                "fired_doomed": set_gate.fired_doomed,
-                "fired_successes": set_gate.fired_successes,
-                "caught": set_gate.caught,
-            }
-        else:
-            target, reached = "", True
-            counts |= {"fired_doomed": result.fired_doomed[g], "fired_successes": result.fired_successes[g]}
+    for g, (fit, outcome) in enumerate(zip(fits, seen.gates, strict=True)):
+        target = wanted.get(g)
         gate = replace(
-            fit.row.gate, threshold=float(result.thresholds[g]), target=target, reached=reached, counts=counts
+            fit.row.gate,
+            threshold=float(calibration.thresholds[g]),
+            target="" if target is None else percent(target),
+            reached=target is None or outcome.caught >= needed(target, seen.doomed),
+            counts={"doomed": seen.doomed, "successes": seen.successes, **asdict(outcome)},
         )
         rows.append(replace(fit.row, gate=gate))
     return tuple(rows)
 
 
-def _unreached(result: SequentialResult | KeepResult, names: Sequence[str]) -> list[str]:
-    if isinstance(result, KeepResult):
-        return [] if np.isfinite(result.thresholds).any() else ["no gate tells failures from successes: all are off."]
+def _unreached(rows: Sequence[FitRow], calibration: Calibration) -> list[str]:
+    if not np.isfinite(calibration.thresholds).any():
+        return ["no gate tells failures from successes at these targets: all are off."]
     return [
-        f"{percent(gate.target)} of the failures cannot be caught by {name}: the most within reach on the "
-        f"calibration episodes is {gate.caught} of {gate.doomed}."
-        for gate, name in zip(result.gates, names, strict=True)
-        if not gate.reached
+        f"{row.gate.target} of the failures are not caught by {row.gate.checkpoint} on the calibration episodes: "
+        f"{row.gate.counts['caught']} of {row.gate.counts['doomed']} are."
+        for row in rows
+        if not row.gate.reached
     ]
 
 

@@ -39,8 +39,13 @@ def gates_for_keep(
 
     failed, fit: (n_episodes,) bool. UsageError if a named gate is not in the run, DataError if none is left.
     """
-    if gates is not None:
-        return _stored(run, gates)
+    return candidate_gates(run, failed, fit, gate_answers=gate_answers) if gates is None else _stored(run, gates)
+
+
+def candidate_gates(
+    run: Run, failed: NDArray[np.bool_], fit: NDArray[np.bool_], *, gate_answers: bool
+) -> tuple[str, ...]:
+    """All `action:r` and `part:p` that at least `MIN_CLASS` fit episodes of both classes reach; DataError if none."""
     names = [name for name in run.checkpoint_names if name.split(":")[0] in ("action", "part")]
     reached = ~np.isnan(spending_after(run, names, gate_answers=gate_answers).scores[fit])
     doomed = reached[failed[fit]].sum(axis=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,11 @@ class GateTable:
     calls_after: FloatArray
     seconds_after: FloatArray
     final: NDArray[np.bool_]
+
+    def columns(self, gates: Sequence[int]) -> GateTable:
+        """The table of these gates alone."""
+        chosen = list(gates)
+        return GateTable(*(getattr(self, field.name)[:, chosen] for field in fields(self)))
 
 
 def spending_after(run: Run, checkpoints: Sequence[str], *, gate_answers: bool) -> GateTable:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from probecascade.intervals import Interval
 from probecascade.probes.crossval import grouped_folds
 from probecascade.probes.fit import FittedProbe, LayerChoice, LogisticFitter, choose_layer
 from probecascade.probes.linear import LinearProbe, load_probe
-from probecascade.probes.metrics import Interval, PairAccuracy, auroc, auroc_interval, pair_accuracy
+from probecascade.probes.metrics import PairAccuracy, auroc, auroc_interval, pair_accuracy
 from probecascade.probes.surface import SURFACE, fit_surface
 
 __all__ = [

@@ -10,21 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from probecascade.errors import DataError, UsageError
+from probecascade.intervals import Interval
 from probecascade.probes.inputs import as_group_codes, as_labels, as_scores, both_classes
 
 _BLOCK = 1 << 20  # weights held at a time while resampling: 8 MiB
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A value with its interval; from `n` episodes of `groups` groups, `skipped` resamples left out."""
-
-    value: float
-    low: float
-    high: float
-    n: int
-    groups: int
-    skipped: int
 
 
 @dataclass(frozen=True)

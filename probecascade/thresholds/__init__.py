@@ -1,20 +1,39 @@
-"""Thresholds from scores: targets, exact bounds, sequential recall, keep; pure arithmetic on plain arrays."""
+"""Thresholds from scores: targets, methods, certificates and what they promise; pure arithmetic on plain arrays."""
 
-from probecascade.thresholds.bounds import clopper_pearson, lower_bound, upper_bound
+from probecascade.bounds import allowed_misses, clopper_pearson, lower_bound, smallest_sample, upper_bound
+from probecascade.thresholds.backtest import Backtest, GateOutcome, Saving, Spending, backtest
+from probecascade.thresholds.calibration import METHODS, Calibration, calibrate, feasibility
+from probecascade.thresholds.choice import choose_gates
+from probecascade.thresholds.feasibility import Feasibility
 from probecascade.thresholds.firing import OFF, GateScores, firing, first_firing
-from probecascade.thresholds.keep import IndexShape, KeepResult, keep_thresholds, learn_shape
-from probecascade.thresholds.promise import promise
+from probecascade.thresholds.keep import KeepResult, keep_thresholds
+from probecascade.thresholds.problem import Certificate, Targets
 from probecascade.thresholds.sequential import RecallGate, SequentialResult, recall_thresholds
+from probecascade.thresholds.shape import IndexShape, learn_shape
 from probecascade.thresholds.targets import match_gates, needed, parse_rising, parse_target, percent
 
 __all__ = [
+    "METHODS",
     "OFF",
+    "Backtest",
+    "Calibration",
+    "Certificate",
+    "Feasibility",
+    "GateOutcome",
     "GateScores",
     "IndexShape",
     "KeepResult",
     "RecallGate",
+    "Saving",
     "SequentialResult",
+    "Spending",
+    "Targets",
+    "allowed_misses",
+    "backtest",
+    "calibrate",
+    "choose_gates",
     "clopper_pearson",
+    "feasibility",
     "firing",
     "first_firing",
     "keep_thresholds",
@@ -25,7 +44,7 @@ __all__ = [
     "parse_rising",
     "parse_target",
     "percent",
-    "promise",
     "recall_thresholds",
+    "smallest_sample",
     "upper_bound",
 ]

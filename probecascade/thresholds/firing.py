@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +52,11 @@ class GateScores:
             raise DataError("a reached gate has no finite cost >= 0: give the tokens spent strictly after it.")
         return cls(table, labels, costs)
 
+    def columns(self, gates: Sequence[int]) -> GateScores:
+        """The same episodes at these gates alone."""
+        chosen = list(gates)
+        return GateScores(self.scores[:, chosen], self.failed, self.cost_after[:, chosen])
+
     @property
     def doomed(self) -> int:
         return int(self.failed.sum())
@@ -58,6 +64,15 @@ class GateScores:
     @property
     def successes(self) -> int:
         return int((~self.failed).sum())
+
+
+def stacked(parts: Sequence[GateScores]) -> GateScores:
+    """The episodes of all parts, one below the other; they have the same gates."""
+    return GateScores(
+        np.concatenate([part.scores for part in parts]),
+        np.concatenate([part.failed for part in parts]),
+        np.concatenate([part.cost_after for part in parts]),
+    )
 
 
 def firing(scores: FloatArray, thresholds: FloatArray) -> BoolArray:

@@ -1,31 +1,69 @@
-"""What thresholds promise, in one sentence that always gives both numbers."""
+"""What thresholds promise, in words, with the conditions and with both numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING
 
-from probecascade.thresholds.keep import KeepResult
-from probecascade.thresholds.sequential import SequentialResult
 from probecascade.thresholds.targets import percent
 
+if TYPE_CHECKING:
+    from probecascade.thresholds.calibration import Calibration
 
-def promise(result: SequentialResult | KeepResult, gates: Sequence[str]) -> str:
-    """The promise of `result` for the named gates: failures caught and successes kept, both counted."""
-    if isinstance(result, SequentialResult):
-        verb = "catches at least" if result.reached else "aims to catch"
-        steps = [
-            f"{percent(gate.target)}{'' if i else ' of the failures'} by {name}"
-            + ("" if gate.reached else " (not reached)")
-            for i, (gate, name) in enumerate(zip(result.gates, gates, strict=True))
-        ]
-        subject = f"{verb} {', '.join(steps)}"
-    else:
-        subject = f"keeps at least {percent(result.target)} of the successes past {', '.join(gates)}"
-    return (
-        f"On the calibration episodes ({result.doomed} failures, {result.successes} successes), "
-        f"the cascade {subject}: failures caught {_share(result.caught, result.doomed)}, successes kept "
-        f"{_share(result.kept, result.successes)}; nothing is promised for new episodes."
+
+def promise(result: Calibration) -> str:
+    """The promise of a calibration; where there is none, that, and what it would take."""
+    seen = result.seen
+    counted = (
+        f"On the calibration episodes ({seen.doomed} failures, {seen.successes} successes) these thresholds catch "
+        f"{_share(seen.caught_count, seen.doomed)} of the failures and keep "
+        f"{_share(seen.kept_count, seen.successes)} of the successes"
     )
+    given = [certificate for certificate in result.certificates if certificate.certified]
+    if not given:
+        return f"{counted}; nothing is promised for new episodes{_why(result)}."
+    level = percent(Fraction(str(result.confidence)))
+    clauses = []
+    if any(certificate.kind == "keep" for certificate in given):
+        assert result.targets.keep is not None
+        clauses.append(f"at least {percent(result.targets.keep)} of the episodes that would succeed are never aborted")
+    catches = [certificate for certificate in given if certificate.kind == "catch" and certificate.gate is not None]
+    if catches:
+        shares = [f"{percent(c.target)} are aborted by {result.gates[c.gate or 0]}" for c in catches]
+        clauses.append(f"of those that would fail at least {_listed(shares)}")
+    together = ""
+    if len(clauses) == 2:
+        both = percent(2 * Fraction(str(result.confidence)) - 1)
+        together = f" Keep and catch hold at {level} each, and together at {both} or more."
+    unit = "episodes" if result.unit == "episode" else "groups, each counted once"
+    refused = _why(result) if len(given) < len(result.certificates) else ""
+    return (
+        f"With {level} confidence over the calibration {unit}, {_listed(clauses)}, provided new episodes are like "
+        f"these.{together}{' Not promised' + refused + '.' if refused else ''} {counted}."
+    )
+
+
+def _why(result: Calibration) -> str:
+    """What stands in the way of the promises that are not given."""
+    reasons = []
+    for certificate in result.certificates:
+        if certificate.certified:
+            continue
+        if certificate.kind == "keep":
+            what, who = f"keep {percent(certificate.target)}", "successful"
+        else:
+            what, who = f"catch {percent(certificate.target)} by {result.gates[certificate.gate or 0]}", "doomed"
+        unit = "groups with" if result.unit == "group" else ""
+        some = f"{certificate.missing} more {f'{unit} {who} episodes' if unit else f'{who} episodes'}"
+        reasons.append(
+            f"{what}: {'no number of episodes would do at this rate' if certificate.missing is None else some + ' needed'}"
+        )
+    return f" ({'; '.join(reasons)})" if reasons else ""
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def _share(count: int, n: int) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betaincinv
+from scipy.special import bdtr, betaincinv
 
 from probecascade.errors import DataError
 
@@ -46,6 +48,30 @@ def upper_bound(k: ArrayLike, n: ArrayLike, *, confidence: float = 0.95) -> Floa
     """One-sided upper bound on p: the p with P(Bin(n, p) <= k) = 1 - confidence; 1 where k == n."""
     hits, trials = _counts(k, n)
     return 1.0 - lower_bound(trials - hits, trials, confidence=confidence)
+
+
+def allowed_misses(n: int, share: Fraction | float, *, delta: float) -> int:
+    """The largest x with P(Bin(n, share) <= x) <= delta: so few misses show a rate below `share`; -1 if none do."""
+    if n < 1 or bdtr(0, n, float(share)) > delta:
+        return -1
+    low, high = 0, n
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if bdtr(middle, n, float(share)) <= delta else (low, middle)
+    return low
+
+
+def smallest_sample(share: Fraction | float, *, delta: float, misses: float = 0.0) -> int | None:
+    """The smallest n that allows floor(misses * n) misses of a rate below `share`; None where `misses` >= share.
+
+    Without misses it is ceil(ln delta / ln(1 - share)): 29 for a share of .10, 59 for .05, 299 for .01 at delta .05.
+    """
+    if misses >= share:
+        return None
+    n = max(1, math.ceil(math.log(delta) / math.log1p(-float(share)) - 1e-9))
+    while allowed_misses(n, share, delta=delta) < math.floor(misses * n):
+        n += max(1, n // 50)
+    return n
 
 
 def clopper_pearson(k: int, n: int, *, confidence: float = 0.95) -> tuple[float, float]:

@@ -9,9 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from probecascade.bounds import clopper_pearson
 from probecascade.errors import DataError, UsageError
-from probecascade.probes import Interval
-from probecascade.thresholds import clopper_pearson
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with its interval; from `n` episodes of `groups` groups, `skipped` resamples left out."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    groups: int
+    skipped: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,147 @@
+"""Other ways to set keep thresholds, behind the same interface, so that they can be compared."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from probecascade.bounds import allowed_misses, smallest_sample
+from probecascade.errors import UsageError
+from probecascade.thresholds.allocation import Allocations
+from probecascade.thresholds.firing import OFF, BoolArray, FloatArray
+from probecascade.thresholds.problem import Certificate, Found, Problem, pick
+from probecascade.thresholds.shrink import LOWEST
+from probecascade.thresholds.targets import needed
+
+PAPER_GRID = (
+    Fraction(1),
+    Fraction(99, 100),
+    Fraction(98, 100),
+    Fraction(95, 100),
+    Fraction(90, 100),
+    Fraction(85, 100),
+)
+PAPER_MARGIN = Fraction(2, 100)
+_CHOOSERS = 0.30  # of the successes choose the single gate; the others certify it
+
+
+def paper(problem: Problem) -> Found:
+    """The published recipe: per-gate Clopper-Pearson thresholds on one half, their allocation searched on the other.
+
+    Half the groups give, per gate, the lowest threshold whose survival bound (one-sided, at the confidence) is each
+    level of `PAPER_GRID`; the other half picks the allocation that saves most while it keeps the target plus a
+    margin of .02. That is no correction for the search, so nothing is promised.
+    Source: "Doomed from the Start" (arXiv 2607.06503), with savings counted strictly after the gate.
+    """
+    keep = _keep_only(problem, "paper")
+    sample = problem.sample
+    groups = problem.rng().permutation(np.unique(sample.group))
+    search = np.isin(sample.group, groups[: len(groups) // 2])
+    data, levels = sample.take(search).data, sample.take(~search).data
+    successes = levels.scores[~levels.failed]
+    candidates = np.array(
+        [
+            [_lowest(column, _paper_misses(column, share, problem.delta)) for share in PAPER_GRID]
+            for column in successes.T
+        ]
+    )
+    required = needed(min(keep + PAPER_MARGIN, Fraction(1)), data.successes)
+    best = Allocations.of(data, candidates).best(required)
+    assert best is not None  # all gates off keeps everything
+    return Found(best[0])
+
+
+def _paper_misses(column: FloatArray, share: Fraction, delta: float) -> int:
+    return -1 if share == 1 else allowed_misses(int((~np.isnan(column)).sum()), 1 - share, delta=delta)
+
+
+def uniform(problem: Problem) -> Found:
+    """Every gate keeps the share keep**(1/n_gates) of the successes that reach it. Promises nothing."""
+    keep = float(_keep_only(problem, "uniform"))
+    data = problem.sample.data
+    lost = 1.0 - keep ** (1.0 / data.scores.shape[1])
+    thresholds = [_lowest(column, int(lost * (~np.isnan(column)).sum())) for column in data.scores[~data.failed].T]
+    return Found(np.array(thresholds))
+
+
+def single(problem: Problem) -> Found:
+    """The one gate that saves most, chosen on some successes and all doomed, certified on the other successes."""
+    keep = _keep_only(problem, "single")
+    data = problem.sample.data
+    choosers = pick(problem.rng(), ~data.failed, _CHOOSERS)
+    certifying = ~data.failed & ~choosers
+    m = int(certifying.sum())
+    allowed = allowed_misses(m, 1 - keep, delta=problem.delta)
+    thresholds = np.full(data.scores.shape[1], OFF)
+    if allowed >= 0:
+        lost = int((allowed + 0.5) / m * choosers.sum())
+        tried = [_lowest(column, lost) for column in data.scores[choosers].T]
+        costs = np.where(np.isnan(data.cost_after), 0.0, data.cost_after)[data.failed]
+        gains = np.where(np.greater_equal(data.scores[data.failed], tried), costs, 0.0).sum(axis=0)
+        gate = int(np.argmax(gains))
+        thresholds[gate] = _lowest(data.scores[certifying, gate], allowed)
+    return Found(thresholds, (_certificate(problem, keep, certifying, allowed, thresholds),))
+
+
+def maxrank(problem: Problem) -> Found:
+    """Ranks among half of the successes make the gates alike; their maximum is certified on the other half.
+
+    One binomial order statistic of the running maximum, so the promise is exact and no shape is learnt. Source: the
+    PAC baseline of E-valuator (arXiv 2512.03109).
+    """
+    keep = _keep_only(problem, "maxrank")
+    data = problem.sample.data
+    reference = pick(problem.rng(), ~data.failed, 0.5)
+    certifying = ~data.failed & ~reference
+    allowed = allowed_misses(int(certifying.sum()), 1 - keep, delta=problem.delta)
+    thresholds = np.full(data.scores.shape[1], OFF)
+    if allowed >= 0:
+        columns = [np.sort(column[~np.isnan(column)]) for column in data.scores[reference].T]
+        ranks = np.stack([_ranks(c, data.scores[certifying, g]) for g, c in enumerate(columns)], axis=1)
+        level = float(np.sort(ranks.max(axis=1))[::-1][allowed])
+        thresholds = np.array([_over(column, level) for column in columns])
+    return Found(thresholds, (_certificate(problem, keep, certifying, allowed, thresholds),))
+
+
+def _ranks(reference: FloatArray, scores: FloatArray) -> FloatArray:
+    """Share of the sorted reference below each score; -1 where there is no score or no reference."""
+    below = np.searchsorted(reference, scores, side="left") / max(reference.size, 1)
+    return np.where(np.isnan(scores) | (reference.size == 0), -1.0, below)
+
+
+def _over(reference: FloatArray, level: float) -> float:
+    """The smallest score whose rank exceeds `level`."""
+    if not reference.size:
+        return OFF
+    count = int(np.argmax(np.arange(reference.size + 1) / reference.size > level))
+    if not count / reference.size > level:
+        return OFF
+    return LOWEST if count == 0 else float(np.nextafter(reference[count - 1], np.inf))
+
+
+def _lowest(scores: FloatArray, lost: int) -> float:
+    """The lowest threshold that at most `lost` of these scores reach; off for a negative number."""
+    present = np.sort(scores[~np.isnan(scores)])[::-1]
+    if lost < 0:
+        return OFF
+    return LOWEST if lost >= present.size else float(np.nextafter(present[lost], np.inf))
+
+
+def _certificate(
+    problem: Problem, keep: Fraction, certifying: BoolArray, allowed: int, thresholds: FloatArray
+) -> Certificate:
+    m = int(certifying.sum())
+    if allowed < 0:
+        enough = smallest_sample(1 - keep, delta=problem.delta)
+        assert enough is not None
+        share = m / max(problem.sample.data.successes, 1)
+        return Certificate("keep", None, keep, False, m, 0, 0, int(np.ceil((enough - m) / share)) if m else enough)
+    lost = np.greater_equal(problem.sample.data.scores[certifying], thresholds).any(axis=1)
+    return Certificate("keep", None, keep, True, m, allowed, int(lost.sum()), 0)
+
+
+def _keep_only(problem: Problem, name: str) -> Fraction:
+    if problem.targets.keep is None or problem.targets.catch:
+        raise UsageError(f"method {name!r} sets thresholds for a keep target alone: give keep, or choose certified.")
+    return problem.targets.keep

@@ -1,0 +1,212 @@
+"""How the gates share one budget of aborts: an index per gate, and the learner that fits it.
+
+All gates share one *index*, the logarithm of the tokens that an abort is expected to gain for each success
+it risks. Aborting exactly where the index exceeds a level is the Lagrangian solution of "save the most at a
+bounded loss", and the regions are nested in the level.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from probecascade.thresholds.firing import OFF, BoolArray, FloatArray, GateScores
+
+_ROUNDS = 6  # of the gains' fixed-point iteration from scratch; they settle within four in every world tried
+_FLAT = 1e-6  # a standardised slope below this is rounding, not evidence
+_RIDGE = 1e-3  # per episode, on the standardised slope: bounds it when the classes separate
+_GAIN_ROWS = 4096  # doomed episodes that the gains are averaged over: more changes no digit that matters
+
+
+@dataclass(frozen=True, slots=True)
+class IndexShape:
+    """Affine index per gate, `intercept + slope * score`; a gate with slope 0 never fires."""
+
+    intercept: FloatArray
+    slope: FloatArray
+
+    def index(self, scores: FloatArray) -> FloatArray:
+        """(n_episodes, n_gates), -inf where a gate was not reached or never fires."""
+        usable = ~np.isnan(scores) & (self.slope > 0)
+        values: FloatArray = self.intercept + self.slope * np.where(usable, scores, 0.0)
+        return np.where(usable, values, -np.inf)
+
+    def cut(self, level: float) -> FloatArray:
+        """(n_gates,): the smallest scores whose index exceeds `level`, exact to the float; `OFF` where none does.
+
+        In floating point `intercept + slope * score` still never falls as the score rises, so a search over
+        the floats finds the one place where the comparison turns. It reads no data.
+        """
+        found = np.full(len(self.slope), OFF)
+        on = self.slope > 0
+        a, b = self.intercept[on], self.slope[on]
+        low, high = np.full(a.shape, -_BIG), np.full(a.shape, _BIG)
+        low_key, high_key = _key(low), _key(high)
+        with np.errstate(over="ignore"):
+            inside = a + b * high > level
+            while (high_key > low_key + 1).any():
+                middle = (low_key >> 1) + (high_key >> 1) + (low_key & high_key & 1)  # no overflow
+                over = a + b * _unkey(middle) > level
+                high_key = np.where(over, middle, high_key)
+                low_key = np.where(over, low_key, middle)
+        found[on] = np.where(inside, _unkey(high_key), OFF)
+        return found
+
+
+_BIG = float(np.finfo(np.float64).max)
+
+
+def _key(values: FloatArray) -> NDArray[np.int64]:
+    """Floats as integers in the same order."""
+    bits = values.view(np.int64)
+    return np.where(bits < 0, np.int64(-(2**63)) - bits, bits)
+
+
+def _unkey(keys: NDArray[np.int64]) -> FloatArray:
+    bits = np.where(keys < 0, np.int64(-(2**63)) - keys, keys)
+    return bits.view(np.float64)
+
+
+def learn_shape(teachers: GateScores, *, loss: float) -> IndexShape:
+    """The index per gate: logit P(failed | score) plus the log of the tokens gained by an abort there.
+
+    The gain is net of what later gates would still gain at the operating level, where the share `loss` of
+    the successes is aborted; both depend on each other, hence the iteration. Gates whose score does not
+    rise with failure, or that doomed or successful teachers never reached, get slope 0.
+    """
+    return ShapeLearner(teachers, np.ones(len(teachers.failed), dtype=np.bool_)).fit(
+        np.ones(len(teachers.failed)), loss=loss
+    )
+
+
+class ShapeLearner:
+    """Fits index shapes to the same episodes again and again, under other weights.
+
+    `basis` marks the episodes that may fix the scale of the scores. Episodes of weight 0 are never read.
+    `bonus` (n_gates,) are tokens credited for an abort at each gate on top of those it saves.
+    """
+
+    def __init__(self, data: GateScores, basis: BoolArray, bonus: FloatArray | None = None) -> None:
+        self.data = data
+        self._reached = ~np.isnan(data.scores)
+        seen = self._reached & basis[:, None]
+        count = np.maximum(seen.sum(axis=0), 1)
+        filled = np.where(seen, data.scores, 0.0)
+        self._centre = filled.sum(axis=0) / count
+        deviations = np.where(seen, data.scores - self._centre, 0.0)
+        self._spread = np.sqrt((deviations**2).sum(axis=0) / count)
+        self._informative = self._spread > 0
+        self._spread[~self._informative] = 1.0
+        self._z = np.where(self._reached, (data.scores - self._centre) / self._spread, 0.0)
+        self._beta = np.zeros((2, data.scores.shape[1]))
+        doomed = np.flatnonzero(data.failed)
+        if doomed.size > _GAIN_ROWS:
+            doomed = doomed[np.linspace(0, doomed.size - 1, _GAIN_ROWS).astype(np.intp)]
+        self._doomed = doomed
+        self._own_costs = np.where(self._reached[doomed], data.cost_after[doomed], np.nan)
+        self.mean_gain = float(_column_means(self._own_costs).max(initial=0.0))
+        """Tokens that an abort of a doomed episode gains, at the gate where that is most."""
+        self._gains: FloatArray | None = None
+        self.level = np.inf
+        """Of the last fit: the index above which the asked share of the successes lies."""
+        self.set_bonus(bonus)
+
+    def set_bonus(self, bonus: FloatArray | None) -> None:
+        """Credit `bonus` tokens for an abort at each gate from now on."""
+        self._costs = self._own_costs + (0.0 if bonus is None else bonus)
+
+    def neutral(self) -> IndexShape:
+        """Standardised scores: what to go by while nothing is known about the gates."""
+        slope = np.where(self._informative, 1.0 / self._spread, 0.0)
+        return IndexShape(-self._centre * slope, slope)
+
+    def fit(self, weights: FloatArray, *, loss: float) -> IndexShape:
+        """The index at the level where the share `loss` of the successes (by weight) is inside.
+
+        weights: (n_episodes,) >= 0. Starts from the last fit, so that refits are quick.
+        """
+        used = weights > 0
+        base, slope = self._logits(weights, used)
+        gains = _column_means(self._costs)
+        slope = np.where(gains > 0, slope, 0.0)
+        floor = 1e-3 * gains.max(initial=0.0) or 1.0
+        rounds = _ROUNDS if self._gains is None else 2
+        log_gains = np.log(np.maximum(gains, floor)) if self._gains is None else self._gains
+        known = used & ~self.data.failed
+        scores, mass = self.data.scores[known], weights[known]
+        for _ in range(rounds):
+            shape = IndexShape(base + log_gains, slope)
+            level = _level(shape.index(scores).max(axis=1), mass, loss)
+            fires = shape.index(self.data.scores[self._doomed]) > level
+            net = np.log(np.maximum(_net_gains(fires, self._costs), floor))
+            log_gains = (log_gains + net) / 2.0  # halfway, because the full step can oscillate
+        self._gains = log_gains
+        shape = IndexShape(base + log_gains, slope)
+        self.level = _level(shape.index(scores).max(axis=1), mass, loss)
+        return shape
+
+    def _logits(self, weights: FloatArray, used: BoolArray) -> tuple[FloatArray, FloatArray]:
+        """Intercepts and slopes of logit P(failed | score), ridge on the slopes; slope 0 where it does not rise."""
+        z, reached = self._z[used], self._reached[used]
+        y = self.data.failed[used, None]
+        w = weights[used, None] * reached
+        total = w.sum(axis=0)
+        doomed = (w * y).sum(axis=0)
+        usable = self._informative & (doomed > 0) & (doomed < total)
+        penalty = _RIDGE * total
+        b0, b1 = self._beta
+        b0, b1 = np.where(usable, b0, 0.0), np.where(usable, b1, 0.0)
+        for _ in range(60):
+            p = expit(b0 + b1 * z)
+            residual = w * (y - p)
+            curvature = w * p * (1.0 - p)
+            g0, g1 = residual.sum(axis=0), (residual * z).sum(axis=0) - penalty * b1
+            bend = curvature * z
+            h00, h01 = curvature.sum(axis=0) + 1e-9, bend.sum(axis=0)
+            h11 = (bend * z).sum(axis=0) + penalty + 1e-9
+            det = h00 * h11 - h01**2
+            # A full Newton step may overshoot.
+            step0 = np.clip((h11 * g0 - h01 * g1) / det, -3.0, 3.0) * usable
+            step1 = np.clip((h00 * g1 - h01 * g0) / det, -3.0, 3.0) * usable
+            b0, b1 = b0 + step0, b1 + step1
+            if max(np.abs(step0).max(), np.abs(step1).max()) < 1e-9:
+                break
+        self._beta = np.stack([b0, b1])
+        slope = np.where(usable & (b1 >= _FLAT), b1 / self._spread, 0.0)
+        return b0 - slope * self._centre, slope
+
+
+def _level(reach: FloatArray, mass: FloatArray, loss: float) -> float:
+    """The smallest observed reach above which at most the share `loss` of the mass lies."""
+    order = np.argsort(-reach, kind="stable")
+    above = np.cumsum(mass[order])
+    place = int(np.searchsorted(above, loss * above[-1], side="right"))
+    return float(reach[order[min(place, len(order) - 1)]])
+
+
+def _net_gains(fires: BoolArray, costs: FloatArray) -> FloatArray:
+    """Mean tokens that an abort at each gate gains over leaving the doomed episode to the later gates.
+
+    fires, costs: (n_doomed, n_gates), costs NaN where a gate was not reached.
+    """
+    reached = ~np.isnan(costs)
+    worth = np.where(reached & fires, costs, 0.0)
+    filled = np.where(reached, costs, np.inf)
+    net = np.zeros_like(costs)
+    n_gates = costs.shape[1]
+    for g in range(n_gates):
+        still = np.zeros(len(costs))
+        for other in range(n_gates):
+            later = (filled[:, other] < filled[:, g]) | ((filled[:, other] == filled[:, g]) & (other > g))
+            still = np.maximum(still, worth[:, other] * later)
+        net[:, g] = np.where(reached[:, g], costs[:, g] - still, np.nan)
+    return _column_means(net)
+
+
+def _column_means(values: FloatArray) -> FloatArray:
+    """(n_gates,) means of what is there, 0 where nothing is."""
+    there = ~np.isnan(values)
+    return np.where(there, values, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
