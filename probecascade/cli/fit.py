@@ -65,8 +65,7 @@ def fit(
     strict: Annotated[
         bool,
         typer.Option(
-            "--strict",
-            help="Exit with 3 unless every target is certified, or reached where the method promises nothing.",
+            "--strict", help="Exit with 3 unless all targets are certified (reached, if nothing is promised)."
         ),
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a cascade in that folder.")] = False,
@@ -92,6 +91,9 @@ def fit(
 
     given = read_calibrate(recipe) if recipe else None
     settings = _settings(given, recall, keep, gates, gate_answers, layers, uses)
+    if given:
+        own = _set(method=given.targets.method, confidence=given.targets.confidence, unit=given.targets.unit)
+        settings = replace(settings, **own, max_gates=given.gates.max_gates)
     settings = replace(settings, **_set(method=method, confidence=confidence, unit=unit, max_gates=max_gates))
     if output.exists() and not overwrite:
         raise CascadeError(f"{str(output)!r} exists already: choose another folder, or add --overwrite.")
@@ -157,16 +159,6 @@ def _settings(
         layers=parse_layers(layers) if layers is not None or not recipe else recipe.probe.layers,
         uses="signals" if uses == "signals" else "states",
         recipe=recipe,
-        **(
-            {
-                "method": recipe.targets.method,
-                "confidence": recipe.targets.confidence,
-                "unit": recipe.targets.unit,
-                "max_gates": recipe.gates.max_gates,
-            }
-            if recipe
-            else {}
-        ),
     )
 
 

@@ -11,7 +11,7 @@ from probecascade.store.building import build_shard, make_entry
 from probecascade.store.schema import DTYPES
 
 _EPISODES = 32  # of a full shard
-_ROUNDS, _TURN, _OBSERVATION = 12, 24, 24
+_ROUNDS, _TURN, _OBSERVATION = 7, 24, 24
 _THOUGHT = "Some Name lives in Some Town. I need to search Some Town."
 _PAGE = "Some Town: Some Town is a city in Some Land. Some Town was once part of Another Land."
 _MOST = 64 * 1024 * 1024  # bytes of states that are built at most
@@ -43,7 +43,7 @@ def _checkpoints(kinds: Sequence[str]) -> list[Checkpoint]:
     found = [Checkpoint("prompt", 0, 0, 0, 0, 0, 0, 0.0, False, (0.0,) * len(SIGNALS))]
     for r in range(1, _ROUNDS + 1):
         names = [("thought", r), ("action", r), ("observation", r)]
-        names += [("part", r // 4)] if r % 4 == 0 else []
+        names += [("part", r // 3)] if r % 3 == 0 else []
         found += [Checkpoint(kind, index, r, r, r, r, r, 0.1, False, (0.0,) * len(SIGNALS)) for kind, index in names]
     return [checkpoint for checkpoint in found if checkpoint.kind in kinds]
 

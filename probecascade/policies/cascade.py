@@ -91,9 +91,9 @@ class Cascade:
     """Gates in order, as a stopping policy. It keeps no memory of episodes, so one serves many at once.
 
     `gate_answers`: also gate the turn that finishes the episode, which withholds its answer. `promise`: what
-    the thresholds promise, in words; `calibration`: the method, targets and certificates behind it. `provenance`: the model, run and split that it was fitted on.
-    `held_out`: numbers from episodes that shaped nothing. Raises CascadeError without gates or where two
-    gates share a checkpoint.
+    the thresholds promise, in words; `calibration`: the method, targets and certificates behind it.
+    `provenance`: the model, run and split that it was fitted on. `held_out`: numbers from episodes that shaped
+    nothing. Raises CascadeError without gates or where two gates share a checkpoint.
     """
 
     def __init__(

@@ -106,7 +106,8 @@ class _Bet:
     def missed(self, place: int) -> BoolArray:
         """Which of the episodes break the promise at this level."""
         over = self.reach > self.walk.levels[place]
-        return self.about & (over if self.kind == "keep" else ~over)
+        missed: BoolArray = self.about & (over if self.kind == "keep" else ~over)
+        return missed
 
     def wealth(self, place: int) -> float:
         alpha = float(1 - self.target)

@@ -169,8 +169,8 @@ def calibrate(
     catch: cumulative shares of all doomed episodes by gate index, {0: 0.50, 2: 0.80}; keep: the share of the
     successes that no gate aborts. `confidence` is that of each promise. `unit`: whether the promise counts
     "episode"s or "group"s, each once. `teachers`: out-of-fold (scores, failed, cost_after, groups), the last
-    two optional, of the episodes that fitted the probes; they shape the thresholds and certify nothing. `ids` are refused where one comes twice;
-    `gates` are names for the promise. See docs/guarantees.md for what each method promises and why.
+    two optional, of the episodes that fitted the probes; they shape the thresholds and certify
+    nothing. `ids` are refused where one comes twice; `gates` are names for the promise. See docs/guarantees.md for what each method promises and why.
 
     DataError on arrays that do not fit together; UsageError on targets or settings that cannot be right.
     """
@@ -281,7 +281,8 @@ def _teachers(given: GateScores | Sequence[Any], n_gates: int) -> Sample:
     if not isinstance(given, GateScores):
         if len(given) not in (2, 3, 4):
             raise DataError(
-                f"{len(given)} arrays of teachers were given: give scores, failed, cost_after and groups, or the first two or three."
+                f"{len(given)} arrays of teachers were given: give scores, failed, cost_after and groups, "
+                "or the first two or three of them."
             )
         groups = given[3] if len(given) == 4 else None
         given = GateScores.check(*given[:3])

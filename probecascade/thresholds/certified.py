@@ -63,7 +63,7 @@ def one_per_group(problem: Problem) -> tuple[Problem, Sample | None]:
 
 
 def roles(problem: Problem) -> tuple[BoolArray, BoolArray]:
-    """(n_episodes,) masks: successes that are open from the start, and doomed that are held back for the catch tests."""
+    """(n_episodes,) masks: successes open from the start, and doomed episodes held back for the catch tests."""
     failed, rng = problem.sample.data.failed, problem.rng()
     none = np.zeros(len(failed), dtype=np.bool_)
     if problem.teachers is not None:
@@ -145,7 +145,7 @@ def _catch_alone(problem: Problem) -> Found:
     certificates = []
     for block, (gate, target) in zip(blocks, targets, strict=True):
         allowed = allowed_misses(n, 1 - target, delta=delta)
-        thresholds[block] = _block(doomed[np.ix_(uncaught, block)], max(allowed, 0), shape, block)
+        thresholds[block] = _block(doomed[uncaught][:, block], max(allowed, 0), shape, block)
         uncaught &= ~np.greater_equal(doomed[:, block], thresholds[block]).any(axis=1)
         missed = int(uncaught.sum())
         missing = _missing(n, missed, allowed, target, delta)

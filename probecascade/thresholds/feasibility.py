@@ -24,9 +24,11 @@ _ROUNDS = 4  # of balancing the bonuses, three fits each
 
 @dataclass(frozen=True, slots=True)
 class Feasibility:
-    """`likely`: an even chance or better that all certificates are given. The frontier through the targets:
-    `keep`, the strictest keep of a grid that these catches leave in reach, and `catch`, the shares in reach at this keep
-    when all are lowered alike; None or empty where none is. `doomed`, `successes`: the episodes it is read from."""
+    """Whether all certificates are `likely` (an even chance or better), and the frontier through the targets.
+
+    `keep`: the strictest keep of a grid that these catches leave in reach; `catch`: the shares in reach at this keep
+    when all are lowered alike; None or empty where none is. `doomed`, `successes`: the episodes it is read from.
+    """
 
     likely: bool
     keep: Fraction | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -29,10 +30,10 @@ class Targets:
 
     @classmethod
     def parse(cls, catch: Mapping[int, TargetLike] | None, keep: TargetLike | None, n_gates: int) -> Targets:
-        """Checked targets. UsageError for none, for shares outside (0, 1), unknown gates, or shares that do not rise."""
+        """Checked targets. UsageError for none, shares outside (0, 1) or not rising, or unknown gates."""
         wanted = [] if catch is None else [(_gate(g, n_gates), _share(v, "catch target")) for g, v in catch.items()]
         wanted.sort()
-        for (g, low), (h, high) in zip(wanted, wanted[1:], strict=False):
+        for (g, low), (h, high) in pairwise(wanted):
             if high <= low:
                 raise UsageError(
                     f"the catch target {percent(high)} at gate {h} does not rise above {percent(low)} at gate {g}: "

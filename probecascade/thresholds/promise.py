@@ -54,11 +54,11 @@ def _why(result: Calibration) -> str:
             what, who = f"keep {percent(certificate.target)}", "successful"
         else:
             what, who = f"catch {percent(certificate.target)} by {result.gates[certificate.gate or 0]}", "doomed"
-        unit = "groups with" if result.unit == "group" else ""
-        some = f"{certificate.missing} more {f'{unit} {who} episodes' if unit else f'{who} episodes'}"
-        reasons.append(
-            f"{what}: {'no number of episodes would do at this rate' if certificate.missing is None else some + ' needed'}"
-        )
+        per = "groups with a " if result.unit == "group" else ""
+        some = f"{certificate.missing} more {per}{who} episode{'' if per else 's'} needed"
+        if certificate.missing is None:
+            some = "no number of episodes would do at this rate"
+        reasons.append(f"{what}: {some}")
     return f" ({'; '.join(reasons)})" if reasons else ""
 
 

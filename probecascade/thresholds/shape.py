@@ -209,4 +209,5 @@ def _net_gains(fires: BoolArray, costs: FloatArray) -> FloatArray:
 def _column_means(values: FloatArray) -> FloatArray:
     """(n_gates,) means of what is there, 0 where nothing is."""
     there = ~np.isnan(values)
-    return np.where(there, values, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
+    means: FloatArray = np.where(there, values, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
+    return means

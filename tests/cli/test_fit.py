@@ -119,7 +119,7 @@ def test_a_recipe_says_it_all_and_options_go_before_it(
     assert cli.main([*command, *options, "-o", str(tmp_path / "b")]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["gates"][0]["target"] == ""
-    assert "keeps at least 90 % of the successes" in record["promise"]
+    assert record["calibration"]["targets"] == {"catch": {}, "keep": "9/10"}
     assert record["split"]["shares"] == [50, 30, 20]
     assert record["split"]["seed"] == 1
 
@@ -128,14 +128,14 @@ def test_a_target_out_of_reach_is_marked_and_strict_makes_it_three(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # action:5 is no gate where it finishes the episode, and no episode is longer: nobody is left to catch.
-    command = ["fit", str(made), "--recall", "1", "--gates", "action:4"]
+    command = ["fit", str(made), "--recall", "0.99", "--gates", "action:4"]
     assert cli.main([*command, "-o", str(tmp_path / "a"), "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["reached"] is False
     assert record["gates"][0]["reached"] is False
     counts = record["gates"][0]["counts"]
     assert counts["caught"] == counts["alive_doomed"] < counts["doomed"]
-    assert any("the most within reach" in warning for warning in record["warnings"])
+    assert any("are not caught by action:4 on the calibration episodes" in warning for warning in record["warnings"])
     assert cli.main([*command, "-o", str(tmp_path / "b"), "--strict"]) == 3
     assert (tmp_path / "b" / "cascade.json").is_file()
 
@@ -157,7 +157,9 @@ def test_fit_eval_and_inspect_never_reach_torch(made: Path, tmp_path: Path) -> N
     ("arguments", "words"),
     [
         ([], "no target was given: add --recall"),
-        (["--recall", "0.9", "--keep", "0.9"], "give recall targets or a keep target, not both"),
+        (["--recall", "1", "--gates", "action:1"], "catch target 1 cannot be promised of new episodes"),
+        (["--keep", "0.9", "--method", "guess"], "method is 'guess': give one of certified, empirical"),
+        (["--keep", "0.9", "--unit", "run"], "unit is 'run': give 'episode' or 'group'"),
         (["--recall", "0.9,0.8"], "must rise strictly from gate to gate, but 0.8 follows 0.9"),
         (["--recall", "0.9,0.9"], "must rise strictly from gate to gate, but 0.9 follows 0.9"),
         (["--recall", "0.9,much"], "recall target 'much' is not a number"),

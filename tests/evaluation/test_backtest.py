@@ -122,9 +122,9 @@ def fitted(run: Run) -> FitResult:
 
 def test_the_calibration_split_gives_the_numbers_of_the_fit(run: Run, fitted: FitResult) -> None:
     result = backtest_run(fitted.cascade, run, "calibrate")
-    counts = fitted.thresholds
-    assert (result.caught_count, result.doomed) == (counts.caught, counts.doomed)
-    assert (result.kept_count, result.successes) == (counts.kept, counts.successes)
+    counts = fitted.calibration.seen
+    assert (result.caught_count, result.doomed) == (counts.caught_count, counts.doomed)
+    assert (result.kept_count, result.successes) == (counts.kept_count, counts.successes)
 
 
 def test_the_test_split_is_the_default_and_holds_test_episodes_only(run: Run, fitted: FitResult) -> None:

@@ -10,7 +10,7 @@ from probecascade.errors import DataError, StoreError, UsageError
 from probecascade.policies import Cascade, fit_cascade, score_run
 from probecascade.probes import LogisticFitter
 from probecascade.store import Run, assign_split
-from probecascade.thresholds import KeepResult, SequentialResult, firing, needed, parse_target
+from probecascade.thresholds import firing, needed, parse_target
 
 QUICK = LogisticFitter(strengths=(1e-2, 1e-1), folds=4)
 
@@ -25,8 +25,7 @@ def labelled(run: Run, split: str) -> np.ndarray:
 
 
 def test_recalls_are_caught_on_the_calibration_episodes(run: Run) -> None:
-    result = fit_cascade(run, recalls="0.6,0.8", gates=["action:1", "action:2"], fitter=QUICK)
-    assert isinstance(result.thresholds, SequentialResult)
+    result = fit_cascade(run, recalls="0.6,0.8", gates=["action:1", "action:2"], fitter=QUICK, method="empirical")
     assert result.reached
     table = score_run(run, result.cascade.gates)
     calibrate = labelled(run, "calibrate")
@@ -36,14 +35,13 @@ def test_recalls_are_caught_on_the_calibration_episodes(run: Run) -> None:
         caught = int(fired[doomed, : g + 1].any(axis=1).sum())
         assert caught >= needed(parse_target(target), int(doomed.sum()))
         assert caught == result.table[g].gate.counts["caught"]
-    assert result.thresholds.kept == int((~fired[~doomed].any(axis=1)).sum())
-    assert "catches at least 60 % of the failures by action:1, 80 % by action:2" in result.cascade.promise
-    assert "successes kept" in result.cascade.promise
+    assert result.calibration.seen.kept_count == int((~fired[~doomed].any(axis=1)).sum())
+    assert f"catch {caught}/{doomed.sum()}" in result.cascade.promise
+    assert "nothing is promised for new episodes" in result.cascade.promise
 
 
 def test_a_keep_target_holds_on_the_calibration_episodes(run: Run) -> None:
-    result = fit_cascade(run, keep="0.9", fitter=QUICK)
-    assert isinstance(result.thresholds, KeepResult)
+    result = fit_cascade(run, keep="0.9", fitter=QUICK, method="empirical")
     fit, failed = labelled(run, "fit"), run.episodes.failed
     passing = {
         name: run.rows(name).episode[~run.rows(name).final]
@@ -58,8 +56,8 @@ def test_a_keep_target_holds_on_the_calibration_episodes(run: Run) -> None:
     successes = ~run.episodes.failed[calibrate]
     kept = int((~fired & successes).sum())
     assert kept >= needed(parse_target("0.9"), int(successes.sum()))
-    assert kept == result.thresholds.kept
-    assert (fired & ~successes).sum() == result.thresholds.caught > 0
+    assert kept == result.calibration.seen.kept_count
+    assert (fired & ~successes).sum() == result.calibration.seen.caught_count > 0
 
 
 def test_the_test_episodes_shape_nothing(run: Run) -> None:
@@ -123,8 +121,8 @@ def test_a_target_out_of_reach_is_said_and_does_not_fail(run: Run) -> None:
     gate = result.cascade.gates[0]
     assert not result.reached
     assert not gate.reached
-    assert any("90 % of the failures cannot be caught by action:4" in warning for warning in result.warnings)
-    assert "(not reached)" in result.cascade.promise
+    assert any("90 % of the failures are not caught by action:4" in warning for warning in result.warnings)
+    assert "nothing is promised for new episodes" in result.cascade.promise
 
 
 def test_gates_that_come_in_another_order_are_warned_of(run: Run) -> None:
@@ -152,7 +150,7 @@ def test_refitting_is_reproducible(run: Run, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({}, "neither recall targets nor a keep target"),
-        ({"recalls": "0.5", "keep": "0.9"}, "not both: no certified combination"),
+        ({"recalls": "1", "gates": ["action:1"]}, "catch target 1 cannot be promised"),
         ({"recalls": "0.9,0.5"}, "must rise strictly"),
         ({"recalls": "0.5,0.6,0.7", "gates": ["action:1", "action:2"]}, r"3 recall target\(s\).*2 gate\(s\)"),
         (

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from probecascade.errors import DataError, UsageError
-from probecascade.thresholds import GateScores, firing, first_firing, keep_thresholds, needed, promise
+from probecascade.thresholds import GateScores, firing, first_firing, keep_thresholds, needed
 
 NAN = float("nan")
 World = tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]
@@ -142,16 +142,6 @@ def test_keeping_all_aborts_no_calibration_success() -> None:
     result = keep_thresholds(*world, 1)
     assert result.kept == result.successes
     assert result.caught > 0
-
-
-def test_the_promise_names_both_shares() -> None:
-    result = keep_thresholds(*sample(np.random.default_rng(5), 200), "0.95")
-    text = promise(result, ["part:1", "part:2"])
-    assert text.startswith("On the calibration episodes (")
-    assert "keeps at least 95 % of the successes past part:1, part:2" in text
-    assert f"failures caught {result.caught}/{result.doomed}" in text
-    assert f"successes kept {result.kept}/{result.successes}" in text
-    assert "nothing is promised for new episodes" in text
 
 
 def test_bad_input_is_refused() -> None:

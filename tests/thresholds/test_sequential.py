@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from probecascade.errors import DataError, UsageError
-from probecascade.thresholds import first_firing, promise, recall_thresholds
+from probecascade.thresholds import first_firing, recall_thresholds
 
 NAN = float("nan")
 
@@ -140,19 +140,6 @@ def test_doomed_episodes_that_ended_earlier_count_as_not_caught() -> None:
     unreached = recall_thresholds(np.full((5, 1), NAN), failed, ["0.75"]).gates[0]
     assert unreached.off
     assert not unreached.reached
-
-
-def test_the_promise_gives_both_numbers_and_its_scope() -> None:
-    scores = np.array([[0.9], [0.8], [0.85], [0.2]])
-    failed = np.array([True, True, False, False])
-    text = promise(recall_thresholds(scores, failed, ["0.9"]), ["action:1"])
-    assert text == (
-        "On the calibration episodes (2 failures, 2 successes), the cascade catches at least 90 % of the "
-        "failures by action:1: failures caught 2/2 (100.0 %), successes kept 1/2 (50.0 %); nothing is "
-        "promised for new episodes."
-    )
-    missed = promise(recall_thresholds(np.array([[0.9], [NAN]]), np.array([True, True]), ["0.9"]), ["action:1"])
-    assert "aims to catch 90 % of the failures by action:1 (not reached)" in missed
 
 
 def test_bad_input_is_refused_in_a_sentence() -> None:
