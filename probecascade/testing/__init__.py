@@ -1,7 +1,8 @@
 """Contract checks and fakes for the seams of `probecascade.interfaces`.
 
 Run `check_environment`, `check_probe` or `check_policy` against one of your own, from any test framework: it raises
-an AssertionError that says which promise was broken. The fakes need no torch.
+an AssertionError that says which promise was broken. The fakes need no torch. `World` and `Population` are simulated
+scores with a known truth, to try a method of setting thresholds on.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ from probecascade.testing.environments import OBSERVATION_KINDS, ScriptedEnviron
 from probecascade.testing.models import ScriptedModel
 from probecascade.testing.policies import RecordingPolicy, check_policy
 from probecascade.testing.probes import ConstantProbe, check_probe
+from probecascade.testing.worlds import WORLDS, Outcome, Population, World
 
 __all__ = [
     "OBSERVATION_KINDS",
+    "WORLDS",
     "ConstantProbe",
+    "Outcome",
+    "Population",
     "RecordingPolicy",
     "ScriptedEnvironment",
     "ScriptedModel",
+    "World",
     "check_environment",
     "check_policy",
     "check_probe",

@@ -1,35 +1,40 @@
-"""Exact search over allocations of levels to gates: two matrix products instead of an enumeration.
+"""Exact search over allocations of levels to gates: summed-area tables instead of an enumeration.
 
-An allocation picks one of L candidate thresholds for each of G gates, L**G in all. The gates are cut in two halves.
-A success is kept by an allocation iff it is kept by both of its halves, and an episode's saving is that of the
-first half where it fires there, else that of the second: the kept counts and the savings of all pairs of
-half-allocations are products of matrices with one row per half-allocation and one column per episode.
+An allocation picks one of L candidate thresholds for each of G gates, L**G in all. What an episode does under all of
+them depends only on how many candidates of each gate its score reaches: on its cell in a grid of L + 1 steps per gate.
+The allocations that keep an episode are those whose levels all lie above its cell. So counting each success in its
+cell and summing along every axis gives the kept counts of all allocations at once, and likewise the tokens that each
+gate saves, where it fires and no earlier one does. The work grows with L**G, not with L**G times the episodes.
+Source: summed-area tables (Crow 1984), with one axis per gate.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probecascade.errors import DataError
-from probecascade.thresholds.firing import BoolArray, FloatArray, GateScores
+from probecascade.thresholds.firing import FloatArray, GateScores
 
-_LARGEST = 1 << 26  # pairs of half-allocations held at once: half a gigabyte of savings
+IntArray = NDArray[np.intp]
+
+_LARGEST = 1 << 26  # allocations held at once: half a gigabyte of counts and as much of savings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Allocations:
     """All allocations of candidate thresholds (n_gates, n_levels) on scored episodes.
 
-    `kept` (n_first, n_second) counts the successes that no gate aborts, `saved` the tokens saved by both classes.
+    Both tables have one axis of n_levels per gate: `kept` counts the successes that no gate aborts, `saved` holds the
+    tokens saved by both classes, strictly after the earliest gate that fires.
     """
 
     candidates: FloatArray
-    kept: NDArray[np.int64]
+    kept: IntArray
     saved: FloatArray
-    cut: int
 
     @classmethod
     def of(cls, data: GateScores, candidates: FloatArray) -> Allocations:
@@ -43,19 +48,16 @@ class Allocations:
             raise DataError(
                 f"{n_levels} levels at {n_gates} gates are {n_levels**n_gates} allocations: give fewer levels or gates."
             )
-        cut = (n_gates + 1) // 2
-        costs = np.where(np.isnan(data.cost_after), 0.0, data.cost_after)
-        first = _half(data.scores[:, :cut], costs[:, :cut], candidates[:cut])
-        second = _half(data.scores[:, cut:], costs[:, cut:], candidates[cut:])
-        successes = ~data.failed
-        # Counts up to 2**24 are exact in float32, whose product takes half the time.
-        exact = np.float32 if data.successes < 1 << 24 else np.float64
-        kept = first[0][:, successes].astype(exact) @ second[0][:, successes].astype(exact).T
-        if _in_time_order(data):
-            saved = first[1].sum(axis=1)[:, None] + first[0].astype(np.float64) @ second[1].T
-        else:  # whichever half fires earlier, that is with more still to spend
-            saved = np.stack([np.maximum(row, second[1]).sum(axis=1) for row in first[1]])
-        return cls(candidates, kept.astype(np.int64), saved, cut)
+        order = np.argsort(candidates, axis=1, kind="stable")
+        rising = np.take_along_axis(candidates, order, axis=1)
+        columns = np.ascontiguousarray(data.scores.T)
+        steps = np.stack([np.searchsorted(*pair, side="right") for pair in zip(rising, columns, strict=True)])
+        steps[np.isnan(columns)] = 0  # NaN sorts above every level and fires none
+        kept, saved = _kept(steps, data, n_levels), _saved(steps, data, n_levels)
+        if (order != np.arange(n_levels)).any():
+            as_given = np.ix_(*np.argsort(order, axis=1))
+            kept, saved = kept[as_given], saved[as_given]
+        return cls(candidates, kept, saved)
 
     def best(self, required: int) -> tuple[FloatArray, int, float] | None:
         """Thresholds, kept and saved of the allocation that saves most while it keeps `required` successes.
@@ -65,48 +67,80 @@ class Allocations:
         allowed = self.kept >= required
         if not allowed.any():
             return None
-        saved = np.where(allowed, self.saved, -1.0)
-        ties = np.argwhere(saved == saved.max())
-        a, b = ties[np.argmax(self.kept[tuple(ties.T)])]
-        return self.thresholds(int(a), int(b)), int(self.kept[a, b]), float(self.saved[a, b])
+        saved = np.where(allowed, self.saved, -1.0).ravel()
+        ties = np.flatnonzero(saved == saved.max())
+        place = int(ties[np.argmax(self.kept.ravel()[ties])])
+        levels = np.unravel_index(place, self.kept.shape)
+        thresholds: FloatArray = self.candidates[np.arange(len(levels)), levels]
+        return thresholds, int(self.kept.ravel()[place]), float(saved[place])
 
-    def frontier(self) -> tuple[NDArray[np.int64], FloatArray]:
-        """Rising kept counts, and the most that an allocation keeping at least so many saves; dominated ones left out."""
-        order = np.lexsort((self.saved.ravel(), self.kept.ravel()))[::-1]
-        kept, saved = self.kept.ravel()[order], self.saved.ravel()[order]
-        best = np.maximum.accumulate(saved)
-        new = np.concatenate([[True], saved[1:] > best[:-1]])
-        return kept[new][::-1], saved[new][::-1]
-
-    def thresholds(self, first: int, second: int) -> FloatArray:
-        """(n_gates,) of the allocation with these two halves."""
-        n_levels = self.candidates.shape[1]
-        digits = [
-            *np.unravel_index(first, (n_levels,) * self.cut),
-            *(
-                np.unravel_index(second, (n_levels,) * (len(self.candidates) - self.cut))
-                if self.cut < len(self.candidates)
-                else ()
-            ),
-        ]
-        return np.array([self.candidates[g, int(level)] for g, level in enumerate(digits)])
+    def frontier(self) -> tuple[IntArray, FloatArray]:
+        """Rising kept counts, and the most that an allocation keeping at least so many saves; none dominated."""
+        most = np.full(int(self.kept.max()) + 1, -1.0)
+        np.maximum.at(most, self.kept.ravel(), self.saved.ravel())
+        kept = np.flatnonzero(most >= 0.0)[::-1]
+        best = np.maximum.accumulate(most[kept])
+        new = np.concatenate([[True], best[1:] > best[:-1]])
+        return kept[new][::-1], best[new][::-1]
 
 
-def _half(scores: FloatArray, costs: FloatArray, candidates: FloatArray) -> tuple[BoolArray, FloatArray]:
-    """(n_allocations, n_episodes) each: whether no gate of the half fires, and the tokens saved where one does."""
-    alive = np.ones((1, len(scores)), dtype=np.bool_)
-    saved = np.zeros((1, len(scores)))
-    for g in range(len(candidates)):
-        fires = np.greater_equal(scores[None, :, g], candidates[g][:, None])
-        here = np.where(fires, costs[None, :, g], 0.0)
-        saved = np.maximum(saved[:, None, :], here[None, :, :]).reshape(-1, len(scores))
-        alive = (alive[:, None, :] & ~fires[None, :, :]).reshape(-1, len(scores))
-    return alive, saved
+def _kept(steps: IntArray, data: GateScores, n_levels: int) -> IntArray:
+    """Successes that no gate aborts. steps: (n_gates, n_episodes), how many rising levels each score reaches."""
+    use = ~data.failed & (steps < n_levels).all(axis=0)
+    table: IntArray = _histogram(steps[:, use], n_levels, None)
+    for axis in range(table.ndim):
+        _accumulate(table, axis)
+    return table
 
 
-def _in_time_order(data: GateScores) -> bool:
-    """Whether no episode reaches a later gate with more left to spend than at an earlier one."""
-    filled = np.where(np.isnan(data.cost_after), np.inf, data.cost_after)
-    least = np.minimum.accumulate(filled, axis=1)
-    later = np.where(np.isnan(data.cost_after), -np.inf, data.cost_after)
-    return bool((later[:, 1:] <= least[:, :-1]).all())
+def _saved(steps: IntArray, data: GateScores, n_levels: int) -> FloatArray:
+    """Tokens that each gate saves where it fires and none before it, summed over the gates."""
+    n_gates = len(steps)
+    gates = np.arange(n_gates)
+    costs = np.ascontiguousarray(data.cost_after.T)
+    total = np.zeros((n_levels,) * n_gates)
+    for gate in range(n_gates):
+        before = _earlier(costs, gate)
+        for kind in np.unique(before):
+            axes = np.flatnonzero((kind >> gates & 1).astype(np.bool_) | (gates == gate))
+            place = int(np.searchsorted(axes, gate))
+            cells, worth = steps[np.ix_(axes, before == kind)], costs[gate, before == kind]
+            cells[place] = np.where(cells[place] > 0, cells[place] - 1, n_levels)
+            use = (cells < n_levels).all(axis=0)  # the others fire earlier, or never here, under every allocation
+            table = _histogram(cells[:, use], n_levels, worth[use])
+            for k in range(len(axes)):
+                _accumulate(table, k, down=k == place)
+            total += np.expand_dims(table, tuple(g for g in range(n_gates) if g not in axes))
+    return total
+
+
+def _earlier(costs: FloatArray, gate: int) -> IntArray:
+    """(n_episodes,): the set of gates before this one in each episode, as the sum of their powers of 2.
+
+    costs: (n_gates, n_episodes), NaN where a gate was not reached. The earlier gate has more still to spend; at equal
+    costs (the same token) the first column counts as earlier. Where either was not reached they go by column, so
+    that few sets are told apart.
+    """
+    own = costs[gate]
+    found = np.zeros(costs.shape[1], dtype=np.intp)
+    for other in range(gate):
+        found += ~(costs[other] < own) * (1 << other)
+    for other in range(gate + 1, len(costs)):
+        found += (costs[other] > own) * (1 << other)
+    return found
+
+
+def _histogram(cells: IntArray, n_levels: int, weights: FloatArray | None) -> NDArray[Any]:
+    """Episodes, or their weights, by cell: one axis of n_levels per row of `cells`."""
+    shape = (n_levels,) * len(cells)
+    flat = np.ravel_multi_index(tuple(cells), shape)
+    return np.bincount(flat, weights, minlength=n_levels ** len(cells)).reshape(shape)
+
+
+def _accumulate(table: NDArray[Any], axis: int, *, down: bool = False) -> None:
+    """Running sums along one axis, in place; `down` from its end. Adding whole slabs is faster than cumsum."""
+    slabs = np.moveaxis(table, axis, 0)
+    if down:
+        slabs = slabs[::-1]
+    for step in range(1, len(slabs)):
+        slabs[step] += slabs[step - 1]
