@@ -31,12 +31,12 @@ class Balance:
         self.loss = loss
         self.bonus = np.zeros(len(catch))
 
-    def __call__(self, learner: ShapeLearner, weights: FloatArray) -> None:
+    def __call__(self, learner: ShapeLearner, weights: FloatArray, unseen: FloatArray | None = None) -> None:
         data = learner.data
         doomed = data.scores[data.failed]
         for _ in range(_TRIES):
             learner.set_bonus(self._by_gate(doomed.shape[1]))
-            fired = np.greater_equal(doomed, learner.fit(weights, loss=self.loss).cut(learner.level))
+            fired = np.greater_equal(doomed, learner.fit(weights, loss=self.loss, unseen=unseen).cut(learner.level))
             caught = np.array([fired[:, : gate + 1].any(axis=1).mean() for gate in self.gates])
             short, ample = caught < self.wanted, caught > self.wanted + self.error
             if not short.any() and not (ample & (self.bonus > 0)).any():

@@ -19,7 +19,9 @@ from probecascade.thresholds.problem import Certificate, Found, Problem, Sample,
 from probecascade.thresholds.shape import IndexShape, ShapeLearner, learn_shape
 from probecascade.thresholds.shrink import shrink
 
-_OPEN = 0.12  # of the successes, when no teachers are given: read from the start, and certify nothing
+_OPEN = (
+    0.12  # of a class that is read from the start and certifies nothing, when there are catch targets but no teachers
+)
 _CATCH_LOSS = 0.3  # of the successes: about what catching most of the doomed costs; only the gains depend on it
 _HELD = 0.60  # of the doomed, when no teachers are given: they test the catch promises and shape nothing
 
@@ -68,8 +70,10 @@ def roles(problem: Problem) -> tuple[BoolArray, BoolArray]:
     none = np.zeros(len(failed), dtype=np.bool_)
     if problem.teachers is not None:
         return none, failed if problem.targets.catch else none
+    if not problem.targets.catch:
+        return none, none
     opened = pick(rng, ~failed, _OPEN)
-    return opened, pick(rng, failed, _HELD) if problem.targets.catch else none
+    return opened, pick(rng, failed, _HELD)
 
 
 def _keep(problem: Problem, free: Sample | None) -> Found:
@@ -82,7 +86,7 @@ def _keep(problem: Problem, free: Sample | None) -> Found:
     m = int(certifying.sum())
     allowed = allowed_misses(m, 1 - keep, delta=problem.delta)
     if allowed < 0:
-        share = 1.0 if problem.teachers else 1 - _OPEN
+        share = m / max(problem.sample.data.successes, 1)
         return _without_keep(problem, m, share, int(held.sum()))
     table = stacked([problem.sample.take(~held).data, *(part.data for part in teachers)])
     certify = np.zeros(len(table.failed), dtype=np.bool_)
@@ -171,7 +175,7 @@ def _block(scores: FloatArray, allowed: int, shape: IndexShape | None, columns: 
     if shape is None or len(columns) == 1:
         index = np.where(np.isnan(scores), -np.inf, scores)
     else:
-        shape = IndexShape(shape.intercept[columns], shape.slope[columns])
+        shape = shape.columns(columns)
         index = shape.index(scores)
     reach = np.sort(index.max(axis=1))[::-1]
     reach = reach[np.isfinite(reach)]

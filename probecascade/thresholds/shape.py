@@ -7,7 +7,9 @@ bounded loss", and the regions are nested in the level.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,45 +19,69 @@ from probecascade.thresholds.firing import OFF, BoolArray, FloatArray, GateScore
 
 _ROUNDS = 6  # of the gains' fixed-point iteration from scratch; they settle within four in every world tried
 _FLAT = 1e-6  # a standardised slope below this is rounding, not evidence
-_RIDGE = 1e-3  # per episode, on the standardised slope: bounds it when the classes separate
+_RIDGE = 1e-2  # per episode, on the standardised slope: bounds it when the classes separate
+_SURE = 30.0  # log odds beyond which nothing changes
 _GAIN_ROWS = 4096  # doomed episodes that the gains are averaged over: more changes no digit that matters
 
 
 @dataclass(frozen=True, slots=True)
 class IndexShape:
-    """Affine index per gate, `intercept + slope * score`; a gate with slope 0 never fires."""
+    """Index per gate: `intercept + slope * standard(score)`; a gate with slope 0 never fires.
+
+    Scores are standardised by `centre` and `scale`, and far tails are bent: beyond `BEND` scales a step counts for
+    `_TAIL` of one, so that a few extreme scores do not flatten the curve for all others.
+    """
 
     intercept: FloatArray
     slope: FloatArray
+    centre: FloatArray
+    scale: FloatArray
 
     def index(self, scores: FloatArray) -> FloatArray:
         """(n_episodes, n_gates), -inf where a gate was not reached or never fires."""
         usable = ~np.isnan(scores) & (self.slope > 0)
-        values: FloatArray = self.intercept + self.slope * np.where(usable, scores, 0.0)
+        values = self.intercept + self.slope * standard(np.where(usable, scores, self.centre), self.centre, self.scale)
         return np.where(usable, values, -np.inf)
+
+    def columns(self, gates: Sequence[int]) -> IndexShape:
+        """The index of these gates alone."""
+        chosen = list(gates)
+        return IndexShape(self.intercept[chosen], self.slope[chosen], self.centre[chosen], self.scale[chosen])
 
     def cut(self, level: float) -> FloatArray:
         """(n_gates,): the smallest scores whose index exceeds `level`, exact to the float; `OFF` where none does.
 
-        In floating point `intercept + slope * score` still never falls as the score rises, so a search over
-        the floats finds the one place where the comparison turns. It reads no data.
+        In floating point the index still never falls as the score rises, so a search over the floats finds the
+        one place where the comparison turns. It reads no data.
         """
         found = np.full(len(self.slope), OFF)
         on = self.slope > 0
-        a, b = self.intercept[on], self.slope[on]
-        low, high = np.full(a.shape, -_BIG), np.full(a.shape, _BIG)
-        low_key, high_key = _key(low), _key(high)
+        shape = self.columns(np.flatnonzero(on).tolist())
+
+        def over(keys: NDArray[np.int64]) -> BoolArray:
+            exceeds: BoolArray = shape.index(_unkey(keys)[None, :])[0] > level
+            return exceeds
+
+        low_key, high_key = (_key(np.full(int(on.sum()), end)) for end in (-_BIG, _BIG))
         with np.errstate(over="ignore"):
-            inside = a + b * high > level
+            inside = over(high_key)
             while (high_key > low_key + 1).any():
                 middle = (low_key >> 1) + (high_key >> 1) + (low_key & high_key & 1)  # no overflow
-                over = a + b * _unkey(middle) > level
-                high_key = np.where(over, middle, high_key)
-                low_key = np.where(over, low_key, middle)
+                high_key, low_key = np.where(over(middle), middle, high_key), np.where(over(middle), low_key, middle)
         found[on] = np.where(inside, _unkey(high_key), OFF)
         return found
 
 
+def standard(scores: FloatArray, centre: FloatArray, scale: FloatArray) -> FloatArray:
+    """Scores in scales from the centre, the tails beyond `BEND` bent; rises strictly in exact arithmetic."""
+    with np.errstate(over="ignore"):
+        steps = (scores - centre) / scale
+        beyond = np.abs(steps) - BEND
+        bent: FloatArray = np.where(beyond > 0, np.sign(steps) * (BEND + TAIL * beyond), steps)
+    return bent
+
+
+BEND, TAIL = 2.5, 0.25
 _BIG = float(np.finfo(np.float64).max)
 
 
@@ -93,14 +119,13 @@ class ShapeLearner:
         self.data = data
         self._reached = ~np.isnan(data.scores)
         seen = self._reached & basis[:, None]
-        count = np.maximum(seen.sum(axis=0), 1)
-        filled = np.where(seen, data.scores, 0.0)
-        self._centre = filled.sum(axis=0) / count
-        deviations = np.where(seen, data.scores - self._centre, 0.0)
-        self._spread = np.sqrt((deviations**2).sum(axis=0) / count)
-        self._informative = self._spread > 0
-        self._spread[~self._informative] = 1.0
-        self._z = np.where(self._reached, (data.scores - self._centre) / self._spread, 0.0)
+        self._centre, self._scale = np.array(
+            [_robust(column[use]) for column, use in zip(data.scores.T, seen.T, strict=True)]
+        ).T
+        self._informative = self._scale > 0
+        self._scale[~self._informative] = 1.0
+        filled = np.where(self._reached, data.scores, self._centre)
+        self._z = standard(filled, self._centre, self._scale)
         self._beta = np.zeros((2, data.scores.shape[1]))
         doomed = np.flatnonzero(data.failed)
         if doomed.size > _GAIN_ROWS:
@@ -120,16 +145,19 @@ class ShapeLearner:
 
     def neutral(self) -> IndexShape:
         """Standardised scores: what to go by while nothing is known about the gates."""
-        slope = np.where(self._informative, 1.0 / self._spread, 0.0)
-        return IndexShape(-self._centre * slope, slope)
+        return self._shape(np.zeros(len(self._scale)), self._informative.astype(np.float64))
 
-    def fit(self, weights: FloatArray, *, loss: float) -> IndexShape:
+    def _shape(self, intercept: FloatArray, slope: FloatArray) -> IndexShape:
+        return IndexShape(intercept, slope, self._centre, self._scale)
+
+    def fit(self, weights: FloatArray, *, loss: float, unseen: FloatArray | None = None) -> IndexShape:
         """The index at the level where the share `loss` of the successes (by weight) is inside.
 
-        weights: (n_episodes,) >= 0. Starts from the last fit, so that refits are quick.
+        weights: (n_episodes,) >= 0. `unseen` (n_episodes,) >= 0: weight of successes that may only be counted, laid on
+        doomed episodes where such successes would be found. Starts from the last fit, so that refits are quick.
         """
         used = weights > 0
-        base, slope = self._logits(weights, used)
+        base, slope = self._logits(weights, used, unseen)
         gains = _column_means(self._costs)
         slope = np.where(gains > 0, slope, 0.0)
         floor = 1e-3 * gains.max(initial=0.0) or 1.0
@@ -137,22 +165,36 @@ class ShapeLearner:
         log_gains = np.log(np.maximum(gains, floor)) if self._gains is None else self._gains
         known = used & ~self.data.failed
         scores, mass = self.data.scores[known], weights[known]
+        if unseen is not None:
+            laid = unseen > 0
+            scores, mass = np.concatenate([scores, self.data.scores[laid]]), np.concatenate([mass, unseen[laid]])
         for _ in range(rounds):
-            shape = IndexShape(base + log_gains, slope)
+            shape = self._shape(base + log_gains, slope)
             level = _level(shape.index(scores).max(axis=1), mass, loss)
             fires = shape.index(self.data.scores[self._doomed]) > level
             net = np.log(np.maximum(_net_gains(fires, self._costs), floor))
             log_gains = (log_gains + net) / 2.0  # halfway, because the full step can oscillate
         self._gains = log_gains
-        shape = IndexShape(base + log_gains, slope)
+        shape = self._shape(base + log_gains, slope)
         self.level = _level(shape.index(scores).max(axis=1), mass, loss)
         return shape
 
-    def _logits(self, weights: FloatArray, used: BoolArray) -> tuple[FloatArray, FloatArray]:
+    def odds(self, rows: BoolArray) -> FloatArray:
+        """Odds of success of these episodes by the last fit, at the gate where they look most doomed."""
+        b0, b1 = self._beta
+        logits = np.where(self._reached[rows] & (b1 > 0), b0 + b1 * self._z[rows], -_SURE)
+        odds: FloatArray = np.exp(-np.clip(logits.max(axis=1), -_SURE, _SURE))
+        return odds
+
+    def _logits(self, weights: FloatArray, used: BoolArray, unseen: FloatArray | None) -> tuple[FloatArray, FloatArray]:
         """Intercepts and slopes of logit P(failed | score), ridge on the slopes; slope 0 where it does not rise."""
         z, reached = self._z[used], self._reached[used]
-        y = self.data.failed[used, None]
+        y: NDArray[Any] = self.data.failed[used, None].astype(np.float64)
         w = weights[used, None] * reached
+        if unseen is not None:
+            both = weights[used] + unseen[used]
+            y = y * (weights[used] / both)[:, None]
+            w = both[:, None] * reached
         total = w.sum(axis=0)
         doomed = (w * y).sum(axis=0)
         usable = self._informative & (doomed > 0) & (doomed < total)
@@ -175,8 +217,15 @@ class ShapeLearner:
             if max(np.abs(step0).max(), np.abs(step1).max()) < 1e-9:
                 break
         self._beta = np.stack([b0, b1])
-        slope = np.where(usable & (b1 >= _FLAT), b1 / self._spread, 0.0)
-        return b0 - slope * self._centre, slope
+        return b0, np.where(usable & (b1 >= _FLAT), b1, 0.0)
+
+
+def _robust(scores: FloatArray) -> tuple[float, float]:
+    """Median and the spread that a normal sample with these quartiles has; the standard deviation where they meet."""
+    if not scores.size:
+        return 0.0, 0.0
+    low, middle, high = np.quantile(scores, [0.25, 0.5, 0.75])
+    return float(middle), float((high - low) / 1.349 or scores.std())
 
 
 def _level(reach: FloatArray, mass: FloatArray, loss: float) -> float:

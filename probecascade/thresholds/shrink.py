@@ -27,8 +27,8 @@ class Region:
     stages: int
 
 
-Steer = Callable[[ShapeLearner, FloatArray], None]
-"""Called before a shape is fitted, with the learner and the weights of what may be read; it may set the bonus."""
+Steer = Callable[[ShapeLearner, FloatArray, FloatArray | None], None]
+"""Called before a shape is fitted, with the learner and the weights of `fit`; it may set the bonus."""
 
 
 def shrink(
@@ -51,10 +51,10 @@ def shrink(
         if count > _NEUTRAL * m:
             shape = learner.neutral()
         else:
-            weights = _weights(learner, certifying, open_, inside, thresholds)
+            weights, unseen = _weights(learner, certifying, open_, inside, thresholds)
             if steer:
-                steer(learner, weights)
-            shape = learner.fit(weights, loss=(goal + 0.5) / m)
+                steer(learner, weights, unseen)
+            shape = learner.fit(weights, loss=(goal + 0.5) / m, unseen=unseen)
         # What is read of the successes inside is one number: the place of the block's boundary along the shape.
         index = shape.index(scores[inside])
         index[scores[inside] < thresholds] = -np.inf  # a gate that they left already cannot hold them
@@ -72,12 +72,22 @@ LOWEST = -float(np.finfo(np.float64).max)
 
 def _weights(
     learner: ShapeLearner, certifying: BoolArray, open_: BoolArray, inside: BoolArray, thresholds: FloatArray
-) -> FloatArray:
-    """(n_episodes,): 0 for what must not be read; the open successes inside stand for the certifying ones there."""
+) -> tuple[FloatArray, FloatArray | None]:
+    """Weights (n_episodes,) of what may be read, and of what stands for the certifying successes inside.
+
+    Open successes inside stand for them where there are any. Elsewhere they are laid on the doomed episodes inside, in
+    proportion to the odds of success there: the logistic model says that the successes are distributed like these.
+    """
     weights = (learner.data.failed | open_ | certifying).astype(np.float64)
     weights[inside] = 0.0
-    stand = open_ & np.greater_equal(learner.data.scores, thresholds).any(axis=1)
-    n_stand = int(stand.sum())
-    if n_stand:
-        weights[stand] = (n_stand + int(inside.sum())) / n_stand
-    return weights
+    region = np.greater_equal(learner.data.scores, thresholds).any(axis=1)
+    stand, count = open_ & region, int(inside.sum())
+    if stand.any():
+        weights[stand] = 1.0 + count / int(stand.sum())
+        return weights, None
+    doomed = learner.data.failed & region
+    unseen = np.zeros(len(weights))
+    if doomed.any():
+        odds = learner.odds(doomed)
+        unseen[doomed] = count * odds / odds.sum()
+    return weights, unseen
