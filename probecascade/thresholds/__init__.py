@@ -7,6 +7,7 @@ from probecascade.thresholds.choice import choose_gates
 from probecascade.thresholds.feasibility import Feasibility
 from probecascade.thresholds.firing import OFF, GateScores, firing, first_firing
 from probecascade.thresholds.keep import KeepResult, keep_thresholds
+from probecascade.thresholds.monitor import CatchMonitor, ExchangeabilityMonitor, KeepMonitor
 from probecascade.thresholds.problem import Certificate, Targets
 from probecascade.thresholds.sequential import RecallGate, SequentialResult, recall_thresholds
 from probecascade.thresholds.shape import IndexShape, learn_shape
@@ -17,11 +18,14 @@ __all__ = [
     "OFF",
     "Backtest",
     "Calibration",
+    "CatchMonitor",
     "Certificate",
+    "ExchangeabilityMonitor",
     "Feasibility",
     "GateOutcome",
     "GateScores",
     "IndexShape",
+    "KeepMonitor",
     "KeepResult",
     "RecallGate",
     "Saving",
