@@ -15,6 +15,7 @@ from probecascade.cli.extract import extract
 from probecascade.cli.fit import fit
 from probecascade.cli.inspect import inspect
 from probecascade.cli.quickstart import quickstart
+from probecascade.cli.recalibrate import recalibrate
 from probecascade.cli.run import run
 from probecascade.errors import ProbecascadeError
 
@@ -57,6 +58,7 @@ app.command("fit")(fit)
 app.command("run")(run)
 app.command("eval")(evaluate)
 app.command("inspect")(inspect)
+app.command("recalibrate")(recalibrate)
 app.command("quickstart")(quickstart)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from probecascade.cli.tasks import TaskSet
     from probecascade.episode import Decision, Episode, Task
     from probecascade.evaluation import PolicyOutcome
-    from probecascade.policies import Cascade, FailOpen
+    from probecascade.interfaces import StoppingPolicy
+    from probecascade.policies import Cascade, Coin, FailOpen
     from probecascade.store import RunWriter
 
 _TASKS = ("test", "calibrate", "fit", "fresh", "all")
@@ -38,6 +39,12 @@ def run(
     ] = "test",
     on_abort: Annotated[str, typer.Option(help="What an abort does: stop.")] = "stop",
     shadow: Annotated[bool, typer.Option("--shadow", help="Score every episode and abort none.")] = False,
+    explore: Annotated[
+        str | None,
+        typer.Option(
+            help="Let the aborts of this share of the tasks pass, at random, so that outcomes stay known: 0.05."
+        ),
+    ] = None,
     limit: Annotated[int | None, typer.Option(help="Take the first so many of these tasks.")] = None,
     twins: Annotated[
         bool, typer.Option("--twins/--no-twins", help="Also run each task without aborts, to compare.")
@@ -58,6 +65,7 @@ def run(
 
     Both runs get the same tasks and seeds. A twin that diverges before an abort (bfloat16 may) is counted
     and left out. `fresh` without --limit takes as many tasks as the test split of the recipe's would hold.
+    An aborted episode has no outcome: --explore keeps a random sample whole, for `recalibrate`.
 
     Examples:
 
@@ -66,22 +74,27 @@ def run(
       probecascade run extract/quickstart.toml --cascade cascades/atlas --tasks fresh --limit 50
 
       probecascade run extract/quickstart.toml --cascade cascades/atlas --shadow --json
+
+      probecascade run extract/quickstart.toml --cascade cascades/atlas --tasks fresh --explore 0.05 -o runs/live
     """
     if tasks not in _TASKS:
         raise UsageError(f"--tasks is {tasks!r}: give one of {', '.join(_TASKS)}.")
     if on_abort != "stop":
         raise UsageError(f"--on-abort is {on_abort!r}: give stop.")
+    if shadow and explore is not None:
+        raise UsageError("--shadow lets every abort pass already: give --explore without it.")
     chosen = changed(read_extract(recipe), "agent", seed=seed)
     chosen = changed(chosen, "model", device=device)
     if output is not None and output.exists():
         raise StoreError(f"{str(output)!r} exists already: choose another folder.")
 
     from probecascade.cli.tasks import task_set
-    from probecascade.policies import Cascade
+    from probecascade.policies import Cascade, Coin
 
+    coin = None if explore is None else Coin.of(explore, chosen.agent.seed)
     loaded, every = Cascade.load(cascade), task_set(chosen)
     picked = pick_tasks(loaded, every, tasks, limit)
-    plan = _Plan(loaded, cascade.name, picked, shadow, twins and not shadow, fail_closed, output, force)
+    plan = _Plan(loaded, cascade.name, picked, shadow, twins and not shadow, fail_closed, output, force, coin)
     try:
         live, others, faults = _run(chosen, every, plan)
     except KeyboardInterrupt:
@@ -103,6 +116,7 @@ class _Plan:
     fail_closed: bool
     output: Path | None
     force: bool
+    coin: Coin | None
 
 
 def pick_tasks(cascade: Cascade, every: TaskSet, which: str, limit: int | None) -> tuple[Task, ...]:
@@ -138,12 +152,14 @@ def _run(recipe: ExtractRecipe, every: TaskSet, plan: _Plan) -> tuple[list[Episo
     """Live episodes, their twins, and how often the policy failed."""
     from probecascade.cli.progress import progress
     from probecascade.cli.session import open_session, play
-    from probecascade.policies import FailOpen, Shadow
+    from probecascade.policies import Explore, FailOpen, Shadow
 
     session = open_session(recipe, layers=_layers(recipe, plan), tasks=every)
     plan.cascade.check_fits(session.header, force=plan.force)
     guarded: FailOpen = FailOpen(plan.cascade, "raise" if plan.fail_closed else "continue")
-    policy = Shadow(guarded) if plan.shadow else guarded
+    policy: StoppingPolicy = Shadow(guarded) if plan.shadow else guarded
+    if plan.coin is not None:
+        policy = Explore(policy, plan.coin.share, plan.coin.seed)
     episodes = list(session.episodes(plan.tasks))
     live: list[Episode] = []
     others: list[Episode] = []
@@ -188,7 +204,8 @@ def _writer(session: Session, plan: _Plan) -> Iterator[RunWriter | None]:
         return
     engine = session.engine
     dtype = session.recipe.capture.store_dtype
-    header = {**session.header, "policy": {"cascade": plan.name, "shadow": plan.shadow}}
+    coin = None if plan.coin is None else plan.coin.record()
+    header = {**session.header, "policy": {"cascade": plan.name, "shadow": plan.shadow, "explore": coin}}
     with RunWriter(plan.output, header, layers=engine.layers, d_model=engine.d_model, dtype=dtype) as writer:
         yield writer
 
@@ -207,6 +224,20 @@ def _would_abort(decision: Decision | None) -> Decision | None:
     return None if decision is None else dataclasses.replace(decision, action="abort")
 
 
+def explored(coin: Coin, live: Sequence[Episode]) -> dict[str, Any]:
+    """Episodes that the coin chose, and how the would-be aborts among them ended."""
+    chosen = [episode for episode in live if coin.explores(episode.task_id)]
+    passed = [episode for episode in chosen if episode.decision is not None]
+    return {
+        **coin.record(),
+        "episodes": len(chosen),
+        "let_through": len(passed),
+        "failed": sum(episode.failed for episode in passed),
+        "succeeded": sum(episode.outcome == "success" for episode in passed),
+        "unlabelled": sum(not episode.labelled for episode in passed),
+    }
+
+
 def _report(
     plan: _Plan,
     live: list[Episode],
@@ -219,7 +250,8 @@ def _report(
     from probecascade.cli.tables import outcome_record, outcome_table, print_json
 
     outcomes = dict(sorted(Counter(episode.outcome for episode in live).items()))
-    gates = Counter(e.decision.gate for e in live if e.decision is not None)
+    stopped = (e for e in live if plan.shadow or e.outcome == "aborted")
+    gates = Counter(e.decision.gate for e in stopped if e.decision is not None)
     compared = plan.twins or plan.shadow
     rows = compare(plan.name, live, twins, plan.shadow) if compared else []
     record: dict[str, Any] = {
@@ -229,6 +261,7 @@ def _report(
         "episodes": len(live),
         "outcomes": outcomes,
         "aborts_by_gate": {g.checkpoint: gates[g.checkpoint] for g in plan.cascade.gates},
+        "explored": None if plan.coin is None else explored(plan.coin, live),
         "faults": faults,
         "groups_seen_by_the_cascade": seen,
         "policies": [outcome_record(row) for row in rows],
@@ -240,6 +273,8 @@ def _report(
     verb = "would have aborted" if plan.shadow else "aborted"
     per_gate = ", ".join(f"{count} at {name}" for name, count in record["aborts_by_gate"].items())
     typer.echo(f"{verb}: {per_gate}")
+    if record["explored"]:
+        typer.echo(_explored_text(record["explored"]))
     if faults:
         typer.echo(f"the cascade failed {faults} times and was passed over there")
     if seen:
@@ -255,3 +290,11 @@ def _report(
             )
     if plan.output is not None:
         typer.echo(f"the live episodes are in {plan.output}")
+
+
+def _explored_text(found: Mapping[str, Any]) -> str:
+    unlabelled = f", {found['unlabelled']} have no label" if found["unlabelled"] else ""
+    return (
+        f"explored: {found['episodes']} episodes, chosen at random; {found['let_through']} would-be aborts let "
+        f"through, of which {found['failed']} failed and {found['succeeded']} succeeded{unlabelled}"
+    )

@@ -1,7 +1,9 @@
 """What decides when an episode stops: the cascade and its rivals, siblings behind `StoppingPolicy`."""
 
 from probecascade.policies.cascade import Cascade, Gate, StorableProbe
+from probecascade.policies.explore import Coin, Explore
 from probecascade.policies.fit import FitResult, FitRow, fit_cascade
+from probecascade.policies.recalibrate import Recalibration, recalibrate
 from probecascade.policies.rules import (
     FailedSearches,
     FirstRepeatedFailedSearch,
@@ -15,6 +17,8 @@ from probecascade.policies.shadow import FailOpen, Shadow, ShadowRecord
 
 __all__ = [
     "Cascade",
+    "Coin",
+    "Explore",
     "FailOpen",
     "FailedSearches",
     "FirstRepeatedFailedSearch",
@@ -23,6 +27,7 @@ __all__ = [
     "Gate",
     "GateTable",
     "Never",
+    "Recalibration",
     "RepeatedActions",
     "Shadow",
     "ShadowRecord",
@@ -30,5 +35,6 @@ __all__ = [
     "TokenLimit",
     "TranscriptRule",
     "fit_cascade",
+    "recalibrate",
     "score_run",
 ]

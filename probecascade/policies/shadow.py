@@ -49,7 +49,7 @@ class Shadow:
             reason = f"shadow, would {decision.action}: {decision.reason}"
             return Decision(gate=decision.gate, score=decision.score, threshold=decision.threshold, reason=reason)
 
-        return _Watch(self.policy.begin(task), note)
+        return WrappedWatch(self.policy.begin(task), note)
 
 
 class FailOpen:
@@ -74,7 +74,7 @@ class FailOpen:
         except Exception as error:
             self._report(error, f"the start of {task.task_id}")
             return _Unwatched()
-        return _Watch(inner, self._checked, self._survive)
+        return WrappedWatch(inner, self._checked, self._survive)
 
     def _checked(self, moment: Moment, decision: Decision) -> Decision:
         if math.isnan(decision.score) and not math.isnan(decision.threshold):
@@ -102,7 +102,7 @@ class _Unwatched:
         return CONTINUE
 
 
-class _Watch:
+class WrappedWatch:
     """Passes every decision of a watch through `finish`, and its exceptions, if asked, through `rescue`."""
 
     def __init__(

@@ -1,0 +1,233 @@
+"""New thresholds for an old cascade, from newly labelled episodes; its probes stay as they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probecascade.episode import LABELLED
+from probecascade.errors import DataError, NothingToDoError, UsageError
+from probecascade.policies.cascade import Cascade, Gate
+from probecascade.policies.explore import Coin
+from probecascade.policies.gates import order_warnings
+from probecascade.policies.provenance import group_hashes
+from probecascade.policies.scoring import GateTable, score_run
+from probecascade.store import Run
+from probecascade.thresholds import (
+    OFF,
+    Backtest,
+    Calibration,
+    Spending,
+    backtest,
+    calibrate,
+    match_gates,
+    needed,
+    parse_rising,
+    percent,
+)
+from probecascade.thresholds.targets import TargetLike
+
+
+@dataclass(frozen=True, slots=True)
+class Recalibration:
+    """The cascade with its new thresholds, the calibration behind them, and what a user should know.
+
+    `before` and `after` are the old and the new thresholds on the same new episodes. These shaped nothing of the
+    old ones, so that `before` says whether they still held; they set the new ones, which `after` flatters.
+    """
+
+    cascade: Cascade
+    calibration: Calibration
+    before: Backtest
+    after: Backtest
+    warnings: tuple[str, ...]
+
+
+def recalibrate(
+    cascade: Cascade,
+    run: Run,
+    *,
+    recalls: str | Sequence[TargetLike] | None = None,
+    keep: TargetLike | None = None,
+    method: str | None = None,
+    confidence: float | None = None,
+    seed: int = 0,
+) -> Recalibration:
+    """Set the thresholds of `cascade` anew on the labelled episodes of a new run.
+
+    `recalls` (one per gate, gates that are off included) and `keep` replace the stored targets together; `method`
+    and `confidence` are those of `calibrate`. What is not given is as the cascade stores it. `seed` is that of the
+    calibration. Of a run whose policy stopped episodes only those are used that its exploration chose before they
+    began: the others that ended by themselves are the ones that no gate fired on, and no fair sample.
+
+    CascadeError if the run was made with another model; DataError if a group shaped the cascade, or stopped
+    episodes were not explored; UsageError on targets that cannot be right, or none; NothingToDoError if no labelled
+    episode is left.
+    """
+    cascade.check_fits(run.header)
+    catch, wanted_keep = _targets(cascade, recalls, keep)
+    stored = cascade.calibration
+    sample = _Sample.of(cascade, run)
+    rows, episodes = sample.rows, run.episodes
+    table = score_run(run, cascade.gates, gate_answers=cascade.gate_answers)
+    calibration = calibrate(
+        table.scores[rows],
+        episodes.failed[rows],
+        episodes.group[rows],
+        table.tokens_after[rows],
+        catch=catch,
+        keep=wanted_keep,
+        confidence=stored.get("confidence", 0.95) if confidence is None else confidence,
+        unit=stored.get("unit", "episode"),
+        method=method or stored.get("method", "certified"),
+        seed=seed,
+        ids=episodes.episode_id[rows],
+        gates=[gate.checkpoint for gate in cascade.gates],
+    )
+    renewed = Cascade(
+        with_thresholds(cascade.gates, calibration),
+        gate_answers=cascade.gate_answers,
+        promise=calibration.promise,
+        calibration=calibration.record(),
+        provenance=_provenance(cascade, run, sample),
+    )
+    notes = [*sample.notes, *order_warnings([gate.checkpoint for gate in cascade.gates], table), *calibration.notes]
+    return Recalibration(
+        renewed,
+        calibration,
+        before=_judged(cascade, run, table, rows),
+        after=_judged(renewed, run, table, rows),
+        warnings=tuple(notes),
+    )
+
+
+def with_thresholds(gates: Sequence[Gate], calibration: Calibration) -> tuple[Gate, ...]:
+    """The gates with the thresholds of a calibration of them, its targets, and its counts on its own episodes."""
+    seen, wanted = calibration.seen, dict(calibration.targets.catch)
+    renewed = []
+    for g, (gate, outcome) in enumerate(zip(gates, seen.gates, strict=True)):
+        target = wanted.get(g)
+        renewed.append(
+            replace(
+                gate,
+                threshold=float(calibration.thresholds[g]),
+                target="" if target is None else percent(target),
+                reached=target is None or outcome.caught >= needed(target, seen.doomed),
+                counts={"doomed": seen.doomed, "successes": seen.successes, **asdict(outcome)},
+            )
+        )
+    return tuple(renewed)
+
+
+def _targets(
+    cascade: Cascade, recalls: str | Sequence[TargetLike] | None, keep: TargetLike | None
+) -> tuple[Mapping[int, TargetLike] | None, TargetLike | None]:
+    """Catch targets by gate, and the keep target: those given, or else those stored."""
+    names = [gate.checkpoint for gate in cascade.gates]
+    if recalls is not None:
+        targets = parse_rising(recalls)
+        match_gates(targets, names)
+        return dict(enumerate(targets)), keep
+    if keep is not None:
+        return None, keep
+    stored = cascade.calibration.get("targets")
+    if not stored:
+        raise UsageError("the cascade stores no targets: give recall targets, a keep target such as 0.95, or both.")
+    return {names.index(name): share for name, share in stored["catch"].items()} or None, stored["keep"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sample:
+    """The labelled episodes that may set thresholds, (n_episodes,) bool, and whose coin chose them, if any."""
+
+    rows: NDArray[np.bool_]
+    coin: Coin | None
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, cascade: Cascade, run: Run) -> _Sample:
+        """DataError where stopped episodes make the others an unfair sample, or groups shaped the cascade."""
+        episodes = run.episodes
+        stopped = (episodes.outcome == "aborted") | (episodes.reason == "answered")
+        fair, coin, notes = np.ones(len(run), dtype=np.bool_), None, []
+        if stopped.any():
+            coin, fair = _explored(run, stopped)
+            notes.append(
+                f"{int(stopped.sum())} of {len(run)} episodes were stopped: only the {int(fair.sum())} that "
+                f"exploration chose before they began ({percent(coin.share)} of the tasks) are used."
+            )
+        lost = Counter(outcome for outcome in episodes.outcome[fair].tolist() if outcome not in LABELLED)
+        if lost:
+            kinds = ", ".join(f"{n} {outcome}" for outcome, n in sorted(lost.items()))
+            notes.append(f"{lost.total()} of {int(fair.sum())} episodes have no label and are left out ({kinds}).")
+        rows: NDArray[np.bool_] = fair & episodes.labelled
+        if not rows.any():
+            raise NothingToDoError("the run holds no labelled episode that may set thresholds: record more of them.")
+        seen = cascade.overlap(episodes.group[rows].tolist())
+        if seen:
+            raise DataError(
+                f"{len(seen)} groups of these episodes (first: {seen[0]!r}) shaped the cascade already: "
+                "recalibrate on episodes of fresh groups."
+            )
+        return cls(rows, coin, tuple(notes))
+
+
+def _explored(run: Run, stopped: NDArray[np.bool_]) -> tuple[Coin, NDArray[np.bool_]]:
+    """The run's coin, and the episodes that it let run to their end, (n_episodes,) bool."""
+    coin = Coin.recorded(run.header)
+    if coin is None:
+        raise DataError(
+            f"{int(stopped.sum())} of {len(run)} episodes of this run were stopped and no random share was let "
+            "through, so those that ended by themselves are no fair sample: record a run with --explore or --shadow."
+        )
+    explored = np.array([coin.explores(task) for task in run.episodes.task_id.tolist()], dtype=np.bool_)
+    if (explored & stopped).any():
+        first = run.episodes.episode_id[explored & stopped][0]
+        raise DataError(
+            f"the run says that {first!r} was let through by exploration, but it was stopped: "
+            "use a run whose exploration is recorded as it was."
+        )
+    return coin, explored
+
+
+def _judged(cascade: Cascade, run: Run, table: GateTable, rows: NDArray[np.bool_]) -> Backtest:
+    episodes = run.episodes
+    return backtest(
+        table.scores[rows],
+        cascade.thresholds,
+        episodes.failed[rows],
+        {"tokens": Spending(table.tokens_after[rows], episodes.tokens[rows].astype(np.float64))},
+        groups=episodes.group[rows],
+        final=table.final[rows],
+    )
+
+
+def _provenance(cascade: Cascade, run: Run, sample: _Sample) -> dict[str, Any]:
+    """That of the old cascade, with the groups that set the new thresholds beside those that set the old ones."""
+    old = cascade.provenance
+    groups = old.get("groups", {})
+    earlier = {*groups.get("earlier", ()), *groups.get("calibrate", ())}
+    n = int(sample.rows.sum())
+    entry = {
+        "episodes": n,
+        "exploration": None if sample.coin is None else sample.coin.record(),
+        "replaced": {
+            "promise": cascade.promise,
+            "thresholds": [None if value == OFF else float(value) for value in cascade.thresholds],
+        },
+    }
+    return {
+        **old,
+        "episodes": {**old.get("episodes", {}), "calibrate": n},
+        "groups": {
+            **groups,
+            "calibrate": group_hashes(run.episodes.group[sample.rows].tolist()),
+            "earlier": sorted(earlier),
+        },
+        "recalibrated": [*old.get("recalibrated", ()), entry],
+    }
