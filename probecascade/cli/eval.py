@@ -19,6 +19,9 @@ def evaluate(
         str, typer.Option(help="test, calibrate, fit: by the cascade's split; all: every episode of a fresh run.")
     ] = "test",
     seed: Annotated[int, typer.Option(help="Seed of the intervals' resampling.")] = 0,
+    billing: Annotated[
+        str, typer.Option(help="tokens (each counted once), or api: also with the prompt billed again at every call.")
+    ] = "tokens",
     force: Annotated[bool, typer.Option("--force", help="Accept a run of another model, template or dtype.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -41,7 +44,7 @@ def evaluate(
 
     loaded, stored = Cascade.load(cascade), Run.open(run)
     part: Any = split
-    result = backtest_run(loaded, stored, part, force=force, resampling=Resampling(seed=seed))
+    result = backtest_run(loaded, stored, part, force=force, billing=billing, resampling=Resampling(seed=seed))
     if as_json:
         shown = backtest_record(result, loaded)
         print_json({"cascade": str(cascade), "run": str(run), "split": split, **shown})

@@ -54,6 +54,9 @@ def fit(
     unit: Annotated[
         str | None, typer.Option(help="What the promise counts: episode (default), or group, each once.")
     ] = None,
+    billing: Annotated[
+        str | None, typer.Option(help="What gates are weighed by: tokens (default), or api: the prompt at every call.")
+    ] = None,
     recipe: Annotated[
         Path | None, typer.Option(help="A recipe of calibrate/; options given here go before its values.")
     ] = None,
@@ -94,7 +97,9 @@ def fit(
     if given:
         own = _set(method=given.targets.method, confidence=given.targets.confidence, unit=given.targets.unit)
         settings = replace(settings, **own, max_gates=given.gates.max_gates)
-    settings = replace(settings, **_set(method=method, confidence=confidence, unit=unit, max_gates=max_gates))
+    settings = replace(
+        settings, **_set(method=method, confidence=confidence, unit=unit, max_gates=max_gates, billing=billing)
+    )
     if output.exists() and not overwrite:
         raise CascadeError(f"{str(output)!r} exists already: choose another folder, or add --overwrite.")
     stored = Run.open(run)
@@ -131,6 +136,7 @@ class _Settings:
     confidence: float = 0.95
     unit: Any = "episode"
     max_gates: int = 3
+    billing: str = "tokens"
 
 
 def _settings(
@@ -181,6 +187,7 @@ def _fit(
         method=settings.method,
         confidence=settings.confidence,
         unit=settings.unit,
+        billing=settings.billing,
         layers=settings.layers,
         uses=settings.uses,
         gate_answers=settings.gate_answers,
@@ -246,6 +253,7 @@ def _record(output: Path, run: Run, result: FitResult, cascade: Cascade, notes: 
         "cascade": str(output),
         "run": str(run.path),
         "split": {**cascade.provenance["split"], "episodes": {**counted, "test": test}},
+        "prediction": result.prediction,
         "promise": cascade.promise,
         "calibration": dict(cascade.calibration),
         "reached": result.reached,
@@ -278,6 +286,8 @@ def _tell(record: dict[str, Any], result: FitResult, held_out: _HeldOut | None, 
     typer.echo(f"labelled episodes: {counted['fit']} fit, {counted['calibrate']} calibrate, {counted['test']} test")
     for warning in record["warnings"]:
         typer.echo(f"note: {warning}")
+    if result.prediction:
+        typer.echo(result.prediction)
     typer.echo("")
     rows = []
     for row in result.table:

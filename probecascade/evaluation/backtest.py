@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from probecascade.errors import DataError, NothingToDoError
 from probecascade.intervals import DEFAULT, Resampling
 from probecascade.policies import Cascade, score_run
+from probecascade.policies.billing import Accounts, check_billing
 from probecascade.store import Run, assign_split
 from probecascade.thresholds import Backtest, Spending, backtest
 
@@ -22,12 +23,15 @@ def backtest_run(
     split: Literal["fit", "calibrate", "test", "all"] = "test",
     *,
     force: bool = False,
+    billing: str = "tokens",
     resampling: Resampling = DEFAULT,
 ) -> Backtest:
     """What `cascade` would have done to the labelled episodes of a stored run.
 
     The split is by the cascade's own seed and shares; "all" takes every episode. With "test" and "all",
-    groups that fitted the cascade are refused, so that "all" is for fresh runs. CascadeError if the run was
+    groups that fitted the cascade are refused, so that "all" is for fresh runs. Savings are counted strictly after
+    the gates; "whole rounds" is the looser convention of published code, for comparison. `billing="api"` adds
+    "billed", in which every call pays for its whole prompt again. CascadeError if the run was
     made with another model (unless `force`), NothingToDoError if no labelled episode is left, DataError on
     overlap.
     """
@@ -40,6 +44,10 @@ def backtest_run(
         "calls": (table.calls_after, episodes.calls),
         "seconds": (table.seconds_after, episodes.seconds),
     }
+    names, accounts = [gate.checkpoint for gate in cascade.gates], Accounts(run)
+    if check_billing(billing) == "api":
+        columns["billed"] = (accounts.billed_after(names, gate_answers=cascade.gate_answers), accounts.billed)
+    columns["whole rounds"] = (accounts.from_round(names, gate_answers=cascade.gate_answers), episodes.tokens)
     return backtest(
         table.scores[chosen],
         cascade.thresholds,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from probecascade.episode import LABELLED
 from probecascade.errors import DataError, UsageError
+from probecascade.policies.billing import Accounts, check_billing
 from probecascade.policies.cascade import Cascade, Gate
 from probecascade.policies.gates import candidate_gates, gates_for_keep, gates_for_recalls, order_warnings
 from probecascade.policies.provenance import group_hashes, identity_of
@@ -26,6 +27,7 @@ from probecascade.thresholds import (
     GateScores,
     calibrate,
     choose_gates,
+    feasibility,
     match_gates,
     needed,
     parse_rising,
@@ -62,6 +64,7 @@ class FitResult:
     table: tuple[FitRow, ...]
     calibration: Calibration
     warnings: tuple[str, ...]
+    prediction: str | None = None  # whether keep and catch together are likely to be certified, said beforehand
 
     @property
     def reached(self) -> bool:
@@ -85,6 +88,7 @@ def fit_cascade(
     method: str = "certified",
     confidence: float = 0.95,
     unit: Unit = "episode",
+    billing: str = "tokens",
     split_seed: int = 0,
     shares: tuple[int, int, int] = (50, 25, 25),
     seed: int = 0,
@@ -95,9 +99,9 @@ def fit_cascade(
     warnings. `layers`: those to choose from by grouped cross-validation (None: all that are stored).
     `gates="auto"` takes the at most `max_gates` checkpoints (with recalls: one each) that serve the targets at
     least loss, judged on the fit episodes alone. `uses="signals"` fits the surface baseline instead.
-    `gate_answers`: turns that finish the episode are gates too. `method`, `confidence` and `unit` are those of
-    `calibrate`, whose teachers are the out-of-fold scores of the fit episodes. `seed` is that of the folds and of
-    the calibration.
+    `gate_answers`: turns that finish the episode are gates too. `billing="api"` weighs the gates by what a provider
+    bills, the whole prompt at every call. `method`, `confidence` and `unit` are those of `calibrate`, whose
+    teachers are the out-of-fold scores of the fit episodes. `seed` is that of the folds and of the calibration.
 
     UsageError without a target, or where targets and gates do not match; StoreError for layers that are not
     stored; DataError where a split holds one class only.
@@ -112,35 +116,37 @@ def fit_cascade(
     fitter = fitter or LogisticFitter(seed=seed)
     fits = [_fit_gate(run, name, data, None if uses == "signals" else tried, fitter, gate_answers) for name in names]
     table = score_run(run, [fit.row.gate for fit in fits], gate_answers=gate_answers)
+    if check_billing(billing) == "api":
+        table = replace(table, tokens_after=Accounts(run).billed_after(names, gate_answers=gate_answers))
     teachers = _teachers(table, data, fits)
     if gates == "auto":
         columns = list(choose_gates(teachers, targets, keep_target, max_gates=len(targets) or max_gates, seed=seed))
         fits, names = [fits[c] for c in columns], tuple(names[c] for c in columns)
         table, teachers = table.columns(columns), teachers.columns(columns)
-    calibration = calibrate(
-        table.scores[data.calibrate],
-        data.failed[data.calibrate],
-        data.group[data.calibrate],
-        table.tokens_after[data.calibrate],
-        catch=dict(enumerate(targets)) or None,
-        keep=keep_target,
-        confidence=confidence,
-        unit=unit,
-        teachers=(teachers.scores, teachers.failed, teachers.cost_after, data.group[data.fit]),
-        method=method,
-        seed=seed,
-        gates=names,
-    )
+    use = data.calibrate
+    arrays = (table.scores[use], data.failed[use], data.group[use], table.tokens_after[use])
+    options: dict[str, Any] = {
+        "catch": dict(enumerate(targets)) or None,
+        "keep": keep_target,
+        "confidence": confidence,
+        "teachers": (teachers.scores, teachers.failed, teachers.cost_after, data.group[data.fit]),
+        "seed": seed,
+    }
+    prediction = None
+    if method == "certified" and targets and keep_target is not None:
+        found = feasibility(*arrays, **options)
+        prediction = None if found is None else found.sentence(keep_target, names)
+    calibration = calibrate(*arrays, **options, unit=unit, method=method, gates=names)
     rows = _rows(fits, calibration)
     cascade = Cascade(
         [row.gate for row in rows],
         gate_answers=gate_answers,
         promise=calibration.promise,
-        calibration=calibration.record(),
+        calibration={**calibration.record(), "billing": billing},
         provenance=_provenance(run, data, split_seed, shares, uses),
     )
     notes = [*data.warnings, *order_warnings(names, table), *calibration.notes, *_unreached(rows, calibration)]
-    return FitResult(cascade, rows, calibration, tuple(notes))
+    return FitResult(cascade, rows, calibration, tuple(notes), prediction)
 
 
 def _gate_names(
