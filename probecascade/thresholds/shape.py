@@ -7,7 +7,7 @@ bounded loss", and the regions are nested in the level.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,9 @@ class IndexShape:
     def index(self, scores: FloatArray) -> FloatArray:
         """(n_episodes, n_gates), -inf where a gate was not reached or never fires."""
         usable = ~np.isnan(scores) & (self.slope > 0)
-        values = self.intercept + self.slope * standard(np.where(usable, scores, self.centre), self.centre, self.scale)
+        with np.errstate(over="ignore"):
+            filled = np.where(usable, scores, self.centre)
+            values = self.intercept + self.slope * standard(filled, self.centre, self.scale)
         return np.where(usable, values, -np.inf)
 
     def columns(self, gates: Sequence[int]) -> IndexShape:
@@ -55,21 +57,42 @@ class IndexShape:
         one place where the comparison turns. It reads no data.
         """
         found = np.full(len(self.slope), OFF)
-        on = self.slope > 0
-        shape = self.columns(np.flatnonzero(on).tolist())
+        on = np.flatnonzero(self.slope > 0)
+        shape = self.columns(on.tolist())
 
         def over(keys: NDArray[np.int64]) -> BoolArray:
             exceeds: BoolArray = shape.index(_unkey(keys)[None, :])[0] > level
             return exceeds
 
-        low_key, high_key = (_key(np.full(int(on.sum()), end)) for end in (-_BIG, _BIG))
         with np.errstate(over="ignore"):
-            inside = over(high_key)
-            while (high_key > low_key + 1).any():
-                middle = (low_key >> 1) + (high_key >> 1) + (low_key & high_key & 1)  # no overflow
-                high_key, low_key = np.where(over(middle), middle, high_key), np.where(over(middle), low_key, middle)
-        found[on] = np.where(inside, _unkey(high_key), OFF)
+            low, high = shape._bracket(level, over)
+            while (high > low + 1).any():
+                middle = (low >> 1) + (high >> 1) + (low & high & 1)  # no overflow
+                up = over(middle)
+                high, low = np.where(up, middle, high), np.where(up, low, middle)
+            found[on] = np.where(over(high), _unkey(high), OFF)
         return found
+
+    def _bracket(
+        self, level: float, over: Callable[[NDArray[np.int64]], BoolArray]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Float keys around the place where the index passes the level, widened from where algebra puts it."""
+        steps = (level - self.intercept) / self.slope
+        beyond = np.abs(steps) - BEND
+        steps = np.where(beyond > 0, np.sign(steps) * (BEND + beyond / TAIL), steps)
+        guess = _key(np.clip(self.centre + self.scale * steps, -_BIG, _BIG))
+        least, most = _key(np.array([-_BIG, _BIG]))
+        low, high, width = guess, guess, 1
+        while width < 1 << 62:
+            below, above = over(low) & (low > least), ~over(high) & (high < most)
+            if not below.any() and not above.any():
+                break
+            low = np.where(below, np.maximum(low, least + width) - width, low)
+            high = np.where(above, np.minimum(high, most - width) + width, high)
+            width *= 4
+        else:
+            low, high = np.where(over(low), least, low), np.where(over(high), high, most)
+        return low, high
 
 
 def standard(scores: FloatArray, centre: FloatArray, scale: FloatArray) -> FloatArray:
@@ -142,6 +165,7 @@ class ShapeLearner:
     def set_bonus(self, bonus: FloatArray | None) -> None:
         """Credit `bonus` tokens for an abort at each gate from now on."""
         self._costs = self._own_costs + (0.0 if bonus is None else bonus)
+        self._ordered = in_time_order(self._costs)
 
     def neutral(self) -> IndexShape:
         """Standardised scores: what to go by while nothing is known about the gates."""
@@ -172,7 +196,7 @@ class ShapeLearner:
             shape = self._shape(base + log_gains, slope)
             level = _level(shape.index(scores).max(axis=1), mass, loss)
             fires = shape.index(self.data.scores[self._doomed]) > level
-            net = np.log(np.maximum(_net_gains(fires, self._costs), floor))
+            net = np.log(np.maximum(_net_gains(fires, self._costs, ordered=self._ordered), floor))
             log_gains = (log_gains + net) / 2.0  # halfway, because the full step can oscillate
         self._gains = log_gains
         shape = self._shape(base + log_gains, slope)
@@ -199,16 +223,16 @@ class ShapeLearner:
         doomed = (w * y).sum(axis=0)
         usable = self._informative & (doomed > 0) & (doomed < total)
         penalty = _RIDGE * total
+        one = np.ones(len(z))
         b0, b1 = self._beta
         b0, b1 = np.where(usable, b0, 0.0), np.where(usable, b1, 0.0)
         for _ in range(60):
             p = expit(b0 + b1 * z)
             residual = w * (y - p)
             curvature = w * p * (1.0 - p)
-            g0, g1 = residual.sum(axis=0), (residual * z).sum(axis=0) - penalty * b1
-            bend = curvature * z
-            h00, h01 = curvature.sum(axis=0) + 1e-9, bend.sum(axis=0)
-            h11 = (bend * z).sum(axis=0) + penalty + 1e-9
+            g0, g1 = one @ residual, _dots(residual, z) - penalty * b1
+            h00, h01 = one @ curvature + 1e-9, _dots(curvature, z)
+            h11 = _dots(curvature, z * z) + penalty + 1e-9
             det = h00 * h11 - h01**2
             # A full Newton step may overshoot.
             step0 = np.clip((h11 * g0 - h01 * g1) / det, -3.0, 3.0) * usable
@@ -236,23 +260,35 @@ def _level(reach: FloatArray, mass: FloatArray, loss: float) -> float:
     return float(reach[order[min(place, len(order) - 1)]])
 
 
-def _net_gains(fires: BoolArray, costs: FloatArray) -> FloatArray:
+def _net_gains(fires: BoolArray, costs: FloatArray, *, ordered: bool) -> FloatArray:
     """Mean tokens that an abort at each gate gains over leaving the doomed episode to the later gates.
 
-    fires, costs: (n_doomed, n_gates), costs NaN where a gate was not reached.
+    fires, costs: (n_doomed, n_gates), costs NaN where a gate was not reached; `ordered`: no cost rises along a row.
     """
     reached = ~np.isnan(costs)
     worth = np.where(reached & fires, costs, 0.0)
-    filled = np.where(reached, costs, np.inf)
-    net = np.zeros_like(costs)
-    n_gates = costs.shape[1]
-    for g in range(n_gates):
-        still = np.zeros(len(costs))
-        for other in range(n_gates):
-            later = (filled[:, other] < filled[:, g]) | ((filled[:, other] == filled[:, g]) & (other > g))
-            still = np.maximum(still, worth[:, other] * later)
-        net[:, g] = np.where(reached[:, g], costs[:, g] - still, np.nan)
+    net = np.full_like(costs, np.nan)
+    still = np.zeros(len(costs))
+    for g in range(costs.shape[1] - 1, -1, -1):
+        if not ordered:
+            later = (costs < costs[:, [g]]) | ((costs == costs[:, [g]]) & (np.arange(costs.shape[1]) > g))
+            still = np.where(later, worth, 0.0).max(axis=1)
+        net[:, g] = costs[:, g] - still
+        if ordered:  # the gate that fires next is the one with the most still to spend
+            still = np.where(reached[:, g] & fires[:, g], costs[:, g], still)
     return _column_means(net)
+
+
+def in_time_order(costs: FloatArray) -> bool:
+    """Whether no episode has more left to spend at a later gate than at an earlier one that it reached."""
+    least = np.minimum.accumulate(np.where(np.isnan(costs), np.inf, costs), axis=1)
+    return bool((np.where(np.isnan(costs), -np.inf, costs)[:, 1:] <= least[:, :-1]).all())
+
+
+def _dots(a: FloatArray, b: FloatArray) -> FloatArray:
+    """(n_gates,) sums of products by column."""
+    sums: FloatArray = np.einsum("ng,ng->g", a, b)
+    return sums
 
 
 def _column_means(values: FloatArray) -> FloatArray:
