@@ -10,6 +10,7 @@ import typer
 import typer.main
 
 from probecascade import __version__
+from probecascade.cli.calibrate import calibrate
 from probecascade.cli.eval import evaluate
 from probecascade.cli.extract import extract
 from probecascade.cli.fit import fit
@@ -55,6 +56,7 @@ def _options(
 
 app.command("extract")(extract)
 app.command("fit")(fit)
+app.command("calibrate")(calibrate)
 app.command("run")(run)
 app.command("eval")(evaluate)
 app.command("inspect")(inspect)
