@@ -47,6 +47,7 @@ class Resampling:
 DEFAULT = Resampling()
 
 _BLOCK = 1 << 20  # draws held at a time: 8 MiB
+_MANY, _FEW_KINDS = 5_000, 256  # groups from which it pays to count kinds of groups, and kinds up to which it does
 
 
 def ratio_interval(
@@ -129,6 +130,12 @@ def _resampled(tops: NDArray[np.float64], bottoms: NDArray[np.float64], resampli
     """The ratio in each resample of the groups, (resamples,); every group's denominator is above 0."""
     rng = np.random.default_rng(resampling.seed)
     n_groups, total = len(tops), resampling.resamples
+    if n_groups > _MANY:
+        pairs, counts = np.unique(np.stack([tops, bottoms]), axis=1, return_counts=True)
+        if len(counts) <= _FEW_KINDS:  # how often each kind is drawn says all, at a fraction of the draws
+            drawn = rng.multinomial(n_groups, counts / n_groups, size=total)
+            kinds: NDArray[np.float64] = (drawn @ pairs[0]) / (drawn @ pairs[1])
+            return kinds
     height = max(1, _BLOCK // n_groups)
     ratios = np.empty(total)
     for start in range(0, total, height):

@@ -8,6 +8,7 @@ from probecascade.thresholds.feasibility import Feasibility
 from probecascade.thresholds.firing import OFF, GateScores, firing, first_firing
 from probecascade.thresholds.keep import KeepResult, keep_thresholds
 from probecascade.thresholds.monitor import CatchMonitor, ExchangeabilityMonitor, KeepMonitor
+from probecascade.thresholds.operating import OperatingPoint, choose_target, frontier
 from probecascade.thresholds.problem import Certificate, Targets
 from probecascade.thresholds.sequential import RecallGate, SequentialResult, recall_thresholds
 from probecascade.thresholds.shape import IndexShape, learn_shape
@@ -27,6 +28,7 @@ __all__ = [
     "IndexShape",
     "KeepMonitor",
     "KeepResult",
+    "OperatingPoint",
     "RecallGate",
     "Saving",
     "SequentialResult",
@@ -36,10 +38,12 @@ __all__ = [
     "backtest",
     "calibrate",
     "choose_gates",
+    "choose_target",
     "clopper_pearson",
     "feasibility",
     "firing",
     "first_firing",
+    "frontier",
     "keep_thresholds",
     "learn_shape",
     "lower_bound",

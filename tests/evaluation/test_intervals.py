@@ -121,3 +121,14 @@ def test_bad_input_is_refused() -> None:
         ratio_interval([np.nan], [1.0], ["a"])
     with pytest.raises(DataError, match="finite"):
         ratio_interval([1.0], [-1.0], ["a"])
+
+
+def test_many_groups_of_few_kinds_are_resampled_by_counting_kinds() -> None:
+    rng = np.random.default_rng(3)
+    n = 20_000
+    hits, among = rng.random(n) < 0.2, rng.random(n) < 0.5
+    shares = share_interval(hits, among, np.arange(n))
+    kept = int((hits & among).sum()) / int(among.sum())
+    error = np.sqrt(kept * (1 - kept) / among.sum())
+    assert shares.value == pytest.approx(kept)
+    assert (shares.high - shares.low) / (2 * 1.96 * error) == pytest.approx(1, abs=0.1)
