@@ -238,6 +238,45 @@ def explored(coin: Coin, live: Sequence[Episode]) -> dict[str, Any]:
     }
 
 
+def watch(cascade: Cascade, coin: Coin, live: Sequence[Episode]) -> list[dict[str, Any]]:
+    """What the monitors say of the cascade's targets after these episodes: keep, and catch by its last gate.
+
+    Of a doomed episode that an earlier target missed and a later gate aborted only the explored ones are seen, so that
+    targets at earlier gates cannot be watched like this.
+    """
+    from probecascade.thresholds import CatchMonitor, KeepMonitor
+
+    targets, share = cascade.calibration.get("targets", {}), float(coin.share)
+    last = cascade.gates[-1].checkpoint
+    found: list[tuple[str, str | None, str, KeepMonitor | CatchMonitor, int, float]] = []
+    if targets.get("keep"):
+        keep = KeepMonitor(targets["keep"], share)
+        successes = [episode for episode in live if episode.outcome == "success"]
+        for episode in successes:
+            keep.update(episode.decision is not None)
+        found.append(("keep", None, targets["keep"], keep, len(successes), keep.kept))
+    if last in targets.get("catch", {}):
+        catch = CatchMonitor(targets["catch"][last], share)
+        doomed = [episode for episode in live if episode.labelled and episode.failed]
+        for episode in doomed:
+            catch.update(episode.decision is not None)
+        found.append(("catch", last, targets["catch"][last], catch, len(doomed), catch.caught))
+    return [
+        {"kind": kind, "gate": gate, "target": target, "observed": n, "share": rate, "alarm": monitor.alarm}
+        for kind, gate, target, monitor, n, rate in found
+    ]
+
+
+def _watch_text(seen: Mapping[str, Any]) -> str:
+    from probecascade.thresholds import parse_target, percent
+
+    what = f"{seen['kind']} {percent(parse_target(seen['target']))}" + (f" by {seen['gate']}" if seen["gate"] else "")
+    whose = "successes" if seen["kind"] == "keep" else "failures"
+    verdict = "IN DOUBT, recalibrate" if seen["alarm"] else "not in doubt"
+    share = f", share so far {100 * seen['share']:.1f} %" if seen["observed"] else ""
+    return f"promise of {what}: {verdict} after {seen['observed']} observed {whose}{share} (false alarms: 5 % for good)"
+
+
 def _report(
     plan: _Plan,
     live: list[Episode],
@@ -262,6 +301,7 @@ def _report(
         "outcomes": outcomes,
         "aborts_by_gate": {g.checkpoint: gates[g.checkpoint] for g in plan.cascade.gates},
         "explored": None if plan.coin is None else explored(plan.coin, live),
+        "watch": [] if plan.coin is None else watch(plan.cascade, plan.coin, live),
         "faults": faults,
         "groups_seen_by_the_cascade": seen,
         "policies": [outcome_record(row) for row in rows],
@@ -275,6 +315,8 @@ def _report(
     typer.echo(f"{verb}: {per_gate}")
     if record["explored"]:
         typer.echo(_explored_text(record["explored"]))
+    for seen_so_far in record["watch"]:
+        typer.echo(_watch_text(seen_so_far))
     if faults:
         typer.echo(f"the cascade failed {faults} times and was passed over there")
     if seen:

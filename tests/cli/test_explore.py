@@ -41,6 +41,12 @@ def test_explored_aborts_are_counted_recorded_and_recalibrated_on(
     assert found["failed"] == sum(bool(run.episodes.failed[i]) for i in passed) > 0
     assert found["failed"] + found["succeeded"] == len(passed)
     assert found["unlabelled"] == 0
+    labelled = [i for i in range(60) if run.episodes.labelled[i]]
+    doomed = [i for i in labelled if run.episodes.failed[i]]
+    (watched,) = record["watch"]
+    assert (watched["kind"], watched["gate"], watched["observed"]) == ("catch", "observation:2", len(doomed))
+    missed, let_through = (sum((decisions[i] is None) == free for i in doomed) for free in (True, False))
+    assert watched["share"] == pytest.approx(2 * let_through / (missed + 2 * let_through))
     for i in range(60):
         decision = decisions[i]
         if decision is None:
@@ -71,6 +77,7 @@ def test_exploration_is_said_in_words_and_seen_by_the_twins(
     out = capsys.readouterr().out
     assert "explored: 12 episodes, chosen at random; " in out
     assert "aborted: 0 at observation:1, 0 at observation:2" in out
+    assert "promise of catch 90 % by observation:2: " in out
     caught = next(line for line in out.splitlines() if line.startswith("failures caught"))
     assert "0.0 %" in caught
 
