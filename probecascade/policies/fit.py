@@ -58,12 +58,16 @@ class FitRow:
 
 @dataclass(frozen=True, slots=True)
 class FitResult:
-    """A cascade, the table of its gates, the calibration of its thresholds, and what a user should know."""
+    """A cascade, the table of its gates, the calibration of its thresholds, and what a user should know.
+
+    `teachers`: out-of-fold scores of the fit episodes at the gates, which shaped the thresholds.
+    """
 
     cascade: Cascade
     table: tuple[FitRow, ...]
     calibration: Calibration
     warnings: tuple[str, ...]
+    teachers: GateScores
     prediction: str | None = None  # whether keep and catch together are likely to be certified, said beforehand
 
     @property
@@ -146,7 +150,7 @@ def fit_cascade(
         provenance=_provenance(run, data, split_seed, shares, uses),
     )
     notes = [*data.warnings, *order_warnings(names, table), *calibration.notes, *_unreached(rows, calibration)]
-    return FitResult(cascade, rows, calibration, tuple(notes), prediction)
+    return FitResult(cascade, rows, calibration, tuple(notes), teachers, prediction)
 
 
 def _gate_names(
