@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from probecascade.models.attach import attach
     from probecascade.policies import Cascade, Gate, Shadow, fit_cascade
     from probecascade.store import Run, RunWriter
+    from probecascade.thresholds import Calibration, calibrate
 
 __version__ = "0.1.0"
 
@@ -68,6 +69,7 @@ _PAGE = {
     "models.attach": ("attach",),
     "policies": ("Cascade", "Gate", "Shadow", "fit_cascade"),
     "store": ("Run", "RunWriter"),
+    "thresholds": ("Calibration", "calibrate"),
 }
 _HOMES = {name: home for home, names in _PAGE.items() for name in names}
 _NAMES_AT_HOME = {"load_model": "load"}
@@ -84,6 +86,9 @@ __all__ = [  # noqa: RUF022 - by what they are for
     # keep and read its hidden states
     "Run",
     "RunWriter",
+    # thresholds with a promise, from scores of any kind
+    "calibrate",
+    "Calibration",
     # fit, judge and use a cascade
     "Cascade",
     "Gate",
