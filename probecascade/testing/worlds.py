@@ -1,14 +1,13 @@
 """Score worlds with a known truth: simulated episodes on which a method of setting thresholds can be tried.
 
-Draw calibration episodes from a `World`, hand them to the method, and ask a `Population`, a sample so large that its
-shares stand for the truth, what the thresholds do to new episodes:
+Make a `Population` of a `World`, draw calibration episodes from it, hand them to the method, and ask the population
+what the thresholds do. Since the draws come from the population itself, its shares are the truth, exactly:
 
     rng = np.random.default_rng(0)
-    world = World("heavy", n_gates=3)
-    truth = Population(world.sample(100_000, rng))
-    drawn = world.sample(400, rng)
+    population = Population(World("heavy", n_gates=3).sample(100_000, rng))
+    drawn = population.sample(400, rng)
     result = calibrate(drawn.scores, drawn.failed, cost_after=drawn.cost_after, keep=0.95)
-    truth.outcome(result.thresholds).kept  # at least 0.95 in 95 of 100 calibrations
+    population.outcome(result.thresholds).kept  # at least 0.95 in 95 of 100 calibrations
 
 The worlds are unlike where methods differ: in the tails of the scores, in ties, and in the scales of the gates.
 """
@@ -16,7 +15,8 @@ The worlds are unlike where methods differ: in the tails of the scores, in ties,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -141,41 +141,63 @@ class Outcome:
     saved: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Population:
-    """Labelled episodes whose shares are taken for the truth.
+    """Labelled episodes, and their groups where they have any, whose shares are the truth for draws from them.
 
-    `weights` (n_episodes,) >= 0 says how much each episode counts: 1 / (size of its group) counts every group
-    once. DataError unless there are doomed episodes and successes, and a weight for each.
+    data: n_episodes of both kinds; groups: (n_episodes,) group numbers from 0, each in use. DataError otherwise.
     """
 
-    data: GateScores
-    weights: ArrayLike | None = None
-    _scores: FloatArray = field(init=False, repr=False)
-    _costs: FloatArray = field(init=False, repr=False)
-    _shares: FloatArray = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        data = self.data
-        weights = np.ones(len(data.failed)) if self.weights is None else np.asarray(self.weights, dtype=np.float64)
-        if weights.shape != data.failed.shape or not data.doomed or not data.successes:
+    def __init__(self, data: GateScores, groups: IntArray | None = None) -> None:
+        n = len(data.failed)
+        if not data.doomed or not data.successes:
             raise DataError(
-                f"{data.doomed} doomed episodes, {data.successes} successes and {weights.size} weights were given: "
-                "a population needs both kinds of episodes and a weight for each."
+                f"{data.doomed} doomed episodes and {data.successes} successes were given: a population needs both."
             )
+        sizes = np.ones(n, dtype=np.intp) if groups is None else np.bincount(groups)
+        if sizes.sum() != n or (sizes == 0).any():
+            raise DataError(f"{sizes.sum()} group numbers from 0 to {len(sizes) - 1} were given for {n} episodes.")
+        self.data = data
+        self._sizes = sizes
+        self._by_group = np.arange(n) if groups is None else np.argsort(groups, kind="stable")
+        each = np.ones(n) if groups is None else 1.0 / sizes[groups]
         # One gate after the other is read: columns that lie together are read several times faster.
         order = np.argsort(~data.failed, kind="stable")
-        object.__setattr__(self, "_scores", np.ascontiguousarray(data.scores[order].T))
-        object.__setattr__(self, "_costs", np.ascontiguousarray(np.nan_to_num(data.cost_after[order]).T))
-        object.__setattr__(self, "_shares", weights[order])
+        self._classes = order[: data.doomed], order[data.doomed :]
+        self._scores = np.ascontiguousarray(data.scores[order].T)
+        self._costs = np.ascontiguousarray(np.nan_to_num(data.cost_after[order]).T)
+        self._weights = {"episode": np.ones(n), "group": each[order]}
 
-    def outcome(self, thresholds: ArrayLike) -> Outcome:
-        """What these thresholds (n_gates,) would do, firing at score >= threshold. DataError on another shape."""
+    def sample(self, n: int, rng: np.random.Generator, failure: float | None = None) -> GateScores:
+        """`n` episodes drawn independently; with `failure`, this share of them doomed in expectation."""
+        if failure is None:
+            return self._rows(rng.integers(len(self.data.failed), size=n))
+        failed = rng.random(n) < failure
+        drawn = [rows[rng.integers(len(rows), size=n)] for rows in self._classes]
+        return self._rows(np.where(failed, *drawn))
+
+    def sample_groups(self, n_groups: int, rng: np.random.Generator) -> tuple[GateScores, IntArray]:
+        """The episodes of `n_groups` groups drawn independently, and their new group numbers, (n_episodes,)."""
+        drawn = rng.integers(len(self._sizes), size=n_groups)
+        sizes = self._sizes[drawn]
+        starts = (np.cumsum(self._sizes) - self._sizes)[drawn]
+        within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        rows = self._by_group[np.repeat(starts, sizes) + within]
+        return self._rows(rows), np.repeat(np.arange(n_groups), sizes)
+
+    def _rows(self, rows: IntArray) -> GateScores:
+        return GateScores(self.data.scores[rows], self.data.failed[rows], self.data.cost_after[rows])
+
+    def outcome(self, thresholds: ArrayLike, unit: Literal["episode", "group"] = "episode") -> Outcome:
+        """What these thresholds (n_gates,) do, firing at score >= threshold. DataError on another shape.
+
+        Per "group" every group counts once: an episode counts for 1 / (size of its group).
+        """
         limits = np.asarray(thresholds, dtype=np.float64)
         if limits.shape != self._scores.shape[:1]:
             raise DataError(f"{limits.size} thresholds were given for {len(self._scores)} gates: give one per gate.")
         doomed = self.data.doomed
-        among, of_successes = self._shares[:doomed], self._shares[doomed:]
+        weights = self._weights[unit]
+        among, of_successes = weights[:doomed], weights[doomed:]
         fired = np.zeros(self._scores.shape[1], dtype=np.bool_)
         saved = np.zeros(self._scores.shape[1])
         caught = np.zeros(len(limits))
@@ -186,4 +208,4 @@ class Population:
             np.maximum(saved, here * self._costs[g], out=saved)
             caught[g] = among @ fired[:doomed] / among.sum()
         lost = of_successes @ fired[doomed:] / of_successes.sum()
-        return Outcome(caught, float(1.0 - lost), float(self._shares @ saved / self._shares.sum()))
+        return Outcome(caught, float(1.0 - lost), float(weights @ saved / weights.sum()))

@@ -48,16 +48,12 @@ class Allocations:
             raise DataError(
                 f"{n_levels} levels at {n_gates} gates are {n_levels**n_gates} allocations: give fewer levels or gates."
             )
-        order = np.argsort(candidates, axis=1, kind="stable")
-        rising = np.take_along_axis(candidates, order, axis=1)
+        rising = np.sort(candidates, axis=1)
         columns = np.ascontiguousarray(data.scores.T)
         steps = np.stack([np.searchsorted(*pair, side="right") for pair in zip(rising, columns, strict=True)])
         steps[np.isnan(columns)] = 0  # NaN sorts above every level and fires none
-        kept, saved = _kept(steps, data, n_levels), _saved(steps, data, n_levels)
-        if (order != np.arange(n_levels)).any():
-            as_given = np.ix_(*np.argsort(order, axis=1))
-            kept, saved = kept[as_given], saved[as_given]
-        return cls(candidates, kept, saved)
+        place = _places(candidates, rising)
+        return cls(candidates, _kept(steps, data, n_levels)[place], _saved(steps, data, n_levels)[place])
 
     def best(self, required: int) -> tuple[FloatArray, int, float] | None:
         """Thresholds, kept and saved of the allocation that saves most while it keeps `required` successes.
@@ -84,10 +80,17 @@ class Allocations:
         return kept[new][::-1], best[new][::-1]
 
 
+def _places(candidates: FloatArray, rising: FloatArray) -> tuple[Any, ...]:
+    """The index that brings a table of rising levels into the order of the candidates; a view of it where it can be."""
+    for step in (1, -1):
+        if np.array_equal(candidates, rising[:, ::step]):
+            return (slice(None, None, step),) * len(candidates)
+    return np.ix_(*np.argsort(np.argsort(candidates, axis=1, kind="stable"), axis=1))
+
+
 def _kept(steps: IntArray, data: GateScores, n_levels: int) -> IntArray:
     """Successes that no gate aborts. steps: (n_gates, n_episodes), how many rising levels each score reaches."""
-    use = ~data.failed & (steps < n_levels).all(axis=0)
-    table: IntArray = _histogram(steps[:, use], n_levels, None)
+    table: IntArray = _histogram(steps[:, ~data.failed], n_levels, None)
     for axis in range(table.ndim):
         _accumulate(table, axis)
     return table
@@ -96,21 +99,20 @@ def _kept(steps: IntArray, data: GateScores, n_levels: int) -> IntArray:
 def _saved(steps: IntArray, data: GateScores, n_levels: int) -> FloatArray:
     """Tokens that each gate saves where it fires and none before it, summed over the gates."""
     n_gates = len(steps)
-    gates = np.arange(n_gates)
     costs = np.ascontiguousarray(data.cost_after.T)
     total = np.zeros((n_levels,) * n_gates)
     for gate in range(n_gates):
         before = _earlier(costs, gate)
         for kind in np.unique(before):
-            axes = np.flatnonzero((kind >> gates & 1).astype(np.bool_) | (gates == gate))
-            place = int(np.searchsorted(axes, gate))
-            cells, worth = steps[np.ix_(axes, before == kind)], costs[gate, before == kind]
-            cells[place] = np.where(cells[place] > 0, cells[place] - 1, n_levels)
-            use = (cells < n_levels).all(axis=0)  # the others fire earlier, or never here, under every allocation
-            table = _histogram(cells[:, use], n_levels, worth[use])
+            axes = [g for g in range(n_gates) if g == gate or kind >> g & 1]
+            place, rest = axes.index(gate), tuple(g for g in range(n_gates) if g not in axes)
+            rows = before == kind
+            cells = steps[:, rows][axes]
+            cells[place] -= 1
+            table = _histogram(cells, n_levels, costs[gate, rows])
             for k in range(len(axes)):
                 _accumulate(table, k, down=k == place)
-            total += np.expand_dims(table, tuple(g for g in range(n_gates) if g not in axes))
+            total += np.expand_dims(table, rest)
     return total
 
 
@@ -131,10 +133,13 @@ def _earlier(costs: FloatArray, gate: int) -> IntArray:
 
 
 def _histogram(cells: IntArray, n_levels: int, weights: FloatArray | None) -> NDArray[Any]:
-    """Episodes, or their weights, by cell: one axis of n_levels per row of `cells`."""
-    shape = (n_levels,) * len(cells)
-    flat = np.ravel_multi_index(tuple(cells), shape)
-    return np.bincount(flat, weights, minlength=n_levels ** len(cells)).reshape(shape)
+    """Episodes, or their weights, by cell: one axis of n_levels per row of `cells`; those outside are left out."""
+    size = n_levels ** len(cells)
+    flat = np.zeros(cells.shape[1], dtype=np.intp)
+    for row in cells:
+        flat = flat * n_levels + row
+    flat[((cells < 0) | (cells >= n_levels)).any(axis=0)] = size
+    return np.bincount(flat, weights, minlength=size + 1)[:size].reshape((n_levels,) * len(cells))
 
 
 def _accumulate(table: NDArray[Any], axis: int, *, down: bool = False) -> None:

@@ -73,14 +73,43 @@ def test_a_population_judges_as_episodes_are_judged_one_by_one() -> None:
     first = first_firing(data.scores, thresholds, data.cost_after)
     fired = first >= 0
     saved = np.where(fired, np.take_along_axis(data.cost_after, np.maximum(first, 0)[:, None], 1)[:, 0], 0.0)
-    for weights in (None, 1.0 / np.bincount(group)[group]):
-        each = np.ones(len(group)) if weights is None else weights
-        outcome = Population(data, weights).outcome(thresholds)
+    population = Population(data, group)
+    for unit, each in (("episode", np.ones(len(group))), ("group", 1.0 / np.bincount(group)[group])):
+        outcome = population.outcome(thresholds, unit)
         assert outcome.kept == pytest.approx(np.average(~fired[~data.failed], weights=each[~data.failed]))
         assert outcome.saved == pytest.approx(np.average(saved, weights=each))
         for gate in range(3):
             by_now = (fired & (first <= gate))[data.failed]
             assert outcome.caught[gate] == pytest.approx(np.average(by_now, weights=each[data.failed]))
+
+
+def test_draws_are_episodes_of_the_population_in_its_own_shares() -> None:
+    rng = np.random.default_rng(6)
+    population = Population(World("normal", 2, failure=0.3).sample(50, rng))
+    drawn = population.sample(20_000, rng)
+    known = {(*row, failed) for row, failed in zip(population.data.scores, population.data.failed, strict=True)}
+    assert {(*row, failed) for row, failed in zip(drawn.scores[:200], drawn.failed[:200], strict=True)} <= known
+    assert drawn.failed.mean() == pytest.approx(population.data.failed.mean(), abs=0.02)
+    thresholds = [0.8, 1.2]
+    among_draws, truth = Population(drawn).outcome(thresholds), population.outcome(thresholds)
+    assert among_draws.kept == pytest.approx(truth.kept, abs=0.02)
+    assert among_draws.saved == pytest.approx(truth.saved, rel=0.05)
+    shifted = population.sample(20_000, rng, failure=0.9)
+    assert shifted.failed.mean() == pytest.approx(0.9, abs=0.01)
+    assert Population(shifted).outcome(thresholds).kept == pytest.approx(truth.kept, abs=0.04)
+
+
+def test_groups_are_drawn_whole() -> None:
+    rng = np.random.default_rng(7)
+    data, group = World("normal", 2).sample_groups(40, (1, 6), rng, 0.5)
+    shuffled = rng.permutation(len(group))
+    mixed = GateScores(data.scores[shuffled], data.failed[shuffled], data.cost_after[shuffled])
+    drawn, labels = Population(mixed, group[shuffled]).sample_groups(300, rng)
+    assert np.array_equal(np.unique(labels), np.arange(300))
+    whole = {tuple(sorted(data.scores[group == g, 0])) for g in range(40)}
+    found = [tuple(sorted(drawn.scores[labels == g, 0])) for g in range(300)]
+    assert set(found) <= whole
+    assert len(set(found)) > 30
 
 
 def test_a_gate_fires_at_its_threshold() -> None:
@@ -110,7 +139,7 @@ def test_what_cannot_be_is_refused() -> None:
     some = World("normal", 3).sample(20, rng)
     with pytest.raises(DataError, match="2 thresholds were given for 3 gates"):
         Population(some).outcome([0.5, 0.5])
-    with pytest.raises(DataError, match="3 weights"):
-        Population(some, [1.0, 1.0, 1.0])
-    with pytest.raises(DataError, match="a population needs both kinds"):
+    with pytest.raises(DataError, match="3 group numbers from 0 to 2 were given for 20 episodes"):
+        Population(some, np.arange(3))
+    with pytest.raises(DataError, match="0 successes were given: a population needs both"):
         Population(GateScores(some.scores, np.ones(20, dtype=np.bool_), some.cost_after))
