@@ -142,11 +142,12 @@ class ShapeLearner:
         self.data = data
         self._reached = ~np.isnan(data.scores)
         seen = self._reached & basis[:, None]
-        self._centre, self._scale = np.array(
-            [_robust(column[use]) for column, use in zip(data.scores.T, seen.T, strict=True)]
-        ).T
+        spreads = [_robust(column[use]) for column, use in zip(data.scores.T, seen.T, strict=True)]
+        self._centre, self._scale, high = np.array(spreads).T
         self._informative = self._scale > 0
         self._scale[~self._informative] = 1.0
+        reach = standard(high, self._centre, self._scale)
+        self._reach = np.where(reach > 0, reach, 1.0)
         filled = np.where(self._reached, data.scores, self._centre)
         self._z = standard(filled, self._centre, self._scale)
         self._beta = np.zeros((2, data.scores.shape[1]))
@@ -168,8 +169,13 @@ class ShapeLearner:
         self._ordered = in_time_order(self._costs)
 
     def neutral(self) -> IndexShape:
-        """Standardised scores: what to go by while nothing is known about the gates."""
-        return self._shape(np.zeros(len(self._scale)), self._informative.astype(np.float64))
+        """Scores in steps from the median of the open episodes to their 95 % quantile, while nothing else is known.
+
+        Every gate then gives way at the same share of high scores, however skewed they are: no gate is lost for good
+        only because its scores have a short tail.
+        """
+        slope = np.where(self._informative, 1.0 / self._reach, 0.0)
+        return self._shape(np.zeros(len(slope)), slope)
 
     def _shape(self, intercept: FloatArray, slope: FloatArray) -> IndexShape:
         return IndexShape(intercept, slope, self._centre, self._scale)
@@ -244,12 +250,12 @@ class ShapeLearner:
         return b0, np.where(usable & (b1 >= _FLAT), b1, 0.0)
 
 
-def _robust(scores: FloatArray) -> tuple[float, float]:
-    """Median and the spread that a normal sample with these quartiles has; the standard deviation where they meet."""
+def _robust(scores: FloatArray) -> tuple[float, float, float]:
+    """Median, the spread of a normal sample with these quartiles (if they meet, the deviation), and the 95 % quantile."""
     if not scores.size:
-        return 0.0, 0.0
-    low, middle, high = np.quantile(scores, [0.25, 0.5, 0.75])
-    return float(middle), float((high - low) / 1.349 or scores.std())
+        return 0.0, 0.0, 0.0
+    low, middle, high, top = np.quantile(scores, [0.25, 0.5, 0.75, 0.95])
+    return float(middle), float((high - low) / 1.349 or scores.std()), float(top)
 
 
 def _level(reach: FloatArray, mass: FloatArray, loss: float) -> float:
