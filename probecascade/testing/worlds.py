@@ -39,7 +39,8 @@ _FIRST, _LAST = 0.74, 0.90  # AUROC of the first and of the last gate alone
 _HEAVY_SHIFTS = (1.328, 2.878)  # of doomed scores, for these AUROCs; found numerically
 _FREEDOM, _HEAVY_WIDTH, _CEILING = 2.5, 0.7, 4.0
 _TOKENS = (4.0, 0.4)  # mean and deviation of the logarithm of a round's tokens
-_GROUP_PART = 0.7  # of the variance that an episode's scores share, in groups
+_GROUP_PART = 0.9  # of the variance that an episode's scores share, in groups: runs of one task are much alike
+_ICC = 0.7  # intraclass correlation of the labels, on the probit scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class World:
         """Episodes of `n_groups` groups and their group numbers, (n_episodes,).
 
         A group has between sizes[0] and sizes[1] episodes, each number as likely as another. Its difficulty sets how
-        many of them are doomed (intraclass correlation .5 on the probit scale; `failure` holds over all groups), and
+        many of them are doomed (intraclass correlation .7 on the probit scale; `failure` holds over all groups), and
         its level is part of all their scores. `correlation` in [-1, 1] is that of difficulty and level: below 0 the
         successes of easy groups, of which there are many, have the higher scores. UsageError on what cannot be.
         """
@@ -90,7 +91,7 @@ class World:
         n = len(group)
         difficulty = rng.standard_normal(n_groups)
         level = correlation * difficulty + np.sqrt(1.0 - correlation**2) * rng.standard_normal(n_groups)
-        latent = np.sqrt(0.5) * (difficulty[group] + rng.standard_normal(n))
+        latent = np.sqrt(_ICC) * difficulty[group] + np.sqrt(1.0 - _ICC) * rng.standard_normal(n)
         failed = latent > ndtri(1.0 - self.failure)
         own = np.sqrt(1.0 - _GROUP_PART) * self._noise((n, 1), rng)
         return self._scored(failed, np.sqrt(_GROUP_PART) * level[group, None] + own, rng), group

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,14 +34,14 @@ METHODS: Mapping[str, Callable[[Problem], Found]] = {
 """By name: what turns a checked problem into thresholds."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Calibration:
     """Thresholds (n_gates,), inf where a gate is off; a gate fires when score >= threshold.
 
     `certified` says whether every target is promised for new episodes, `certificates` what stands behind each;
     `needed` the missing numbers of "doomed" and "successful" episodes (of groups, where the promise is made for
-    them), None where no number would do. `promise` is the sentence, `seen` what the thresholds do on the
-    calibration episodes themselves, which flatters them.
+    them), None where no number would do. `promise` is the sentence. `data` and `groups` are the calibration
+    episodes, `seen` is what the thresholds do on them, which flatters.
     """
 
     method: str
@@ -49,9 +50,14 @@ class Calibration:
     confidence: float
     unit: Unit
     certificates: tuple[Certificate, ...]
-    seen: Backtest
     gates: tuple[str, ...]
     notes: tuple[str, ...]
+    data: GateScores = field(repr=False)
+    groups: Sequence[Any] | NDArray[Any] | None = field(repr=False)
+
+    @cached_property
+    def seen(self) -> Backtest:
+        return judge(self.thresholds, self.data, self.groups)
 
     @property
     def certified(self) -> bool:
@@ -129,7 +135,7 @@ def judge(
 ) -> Backtest:
     """What thresholds do to scored episodes, in the one currency that their costs are given in."""
     if cost_total is None:
-        total = np.where(np.isnan(data.cost_after), 0.0, data.cost_after).max(axis=1)
+        total = np.where(np.isnan(data.scores), 0.0, data.cost_after).max(axis=1)
     else:
         total = np.asarray(cost_total, dtype=np.float64)
         if total.shape != data.failed.shape or not np.isfinite(total).all():
@@ -169,8 +175,9 @@ def calibrate(
     catch: cumulative shares of all doomed episodes by gate index, {0: 0.50, 2: 0.80}; keep: the share of the
     successes that no gate aborts. `confidence` is that of each promise. `unit`: whether the promise counts
     "episode"s or "group"s, each once. `teachers`: out-of-fold (scores, failed, cost_after, groups), the last
-    two optional, of the episodes that fitted the probes; they shape the thresholds and certify
-    nothing. `ids` are refused where one comes twice; `gates` are names for the promise. See docs/guarantees.md for what each method promises and why.
+    two optional, of the episodes that fitted the probes; they shape the thresholds and certify nothing. `ids` are
+    refused where one comes twice; `gates` are names for the promise. See docs/guarantees.md for what each method
+    promises and why.
 
     DataError on arrays that do not fit together; UsageError on targets or settings that cannot be right.
     """
@@ -186,9 +193,10 @@ def calibrate(
         confidence=confidence,
         unit=unit,
         certificates=found.certificates,
-        seen=judge(found.thresholds, data, groups),
         gates=names,
         notes=found.notes,
+        data=data,
+        groups=groups,
     )
 
 
@@ -232,9 +240,11 @@ def _problem(
         raise UsageError(f"unit is {unit!r}: give 'episode' or 'group'.")
     if not 0.0 < confidence < 1.0:
         raise UsageError(f"confidence {confidence} is outside (0, 1): give a number such as 0.95.")
+    if np.isinf(data.cost_after).any():
+        raise DataError("costs hold infinite values: give finite tokens, NaN where a gate was not reached.")
     _refuse_duplicates(ids, len(data.failed))
     targets = Targets.parse(catch, keep, n_gates)
-    _refuse_one_class(data, targets)
+    _refuse_one_class(data)
     problem = Problem(
         sample=Sample.of(data, groups),
         targets=targets,
@@ -250,6 +260,8 @@ def _names(gates: Sequence[str] | None, n_gates: int) -> tuple[str, ...]:
     names = tuple(gates) if gates is not None else tuple(f"gate {g}" for g in range(n_gates))
     if len(names) != n_gates:
         raise UsageError(f"{len(names)} gates were named for {n_gates} columns of scores: name one per column.")
+    if len(set(names)) != n_gates:
+        raise UsageError(f"gate names come twice in {', '.join(names)}: give each gate a name of its own.")
     return names
 
 
@@ -266,7 +278,7 @@ def _refuse_duplicates(ids: Sequence[Any] | NDArray[Any] | None, n: int) -> None
         )
 
 
-def _refuse_one_class(data: GateScores, targets: Targets) -> None:
+def _refuse_one_class(data: GateScores) -> None:
     if not data.doomed or not data.successes:
         raise DataError(
             f"the calibration episodes hold {data.doomed} failed and {data.successes} successful ones: "

@@ -78,6 +78,8 @@ class Sample:
             if labels.shape != (n,):
                 raise DataError(f"{labels.size} groups were given for {n} episodes: give one per row of scores.")
             codes = np.unique(labels.astype(str), return_inverse=True)[1].ravel()
+        # Negative zero ties with zero: left as it is, the order given would decide which becomes a threshold.
+        data = replace(data, scores=data.scores + 0.0)
         keys = [data.failed, *np.nan_to_num(data.cost_after, nan=-1.0).T, *np.nan_to_num(data.scores, nan=-_HUGE).T]
         order = np.lexsort(keys if groups is None else [*keys, codes])
         sample = cls(data, codes).take(order)

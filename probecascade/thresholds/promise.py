@@ -16,7 +16,8 @@ def promise(result: Calibration) -> str:
     """The promise of a calibration; where there is none, that, and what it would take."""
     seen = result.seen
     counted = (
-        f"On the calibration episodes ({seen.doomed} failures, {seen.successes} successes) these thresholds catch "
+        f"On the calibration episodes ({seen.doomed} failure{'' if seen.doomed == 1 else 's'}, "
+        f"{seen.successes} success{'' if seen.successes == 1 else 'es'}) these thresholds catch "
         f"{_share(seen.caught_count, seen.doomed)} of the failures and keep "
         f"{_share(seen.kept_count, seen.successes)} of the successes"
     )
@@ -34,8 +35,9 @@ def promise(result: Calibration) -> str:
         clauses.append(f"of those that would fail at least {_listed(shares)}")
     together = ""
     if len(clauses) == 2:
-        both = percent(2 * Fraction(str(result.confidence)) - 1)
-        together = f" Keep and catch hold at {level} each, and together at {both} or more."
+        together = f" Keep and catch hold at {level} each"
+        both = 2 * Fraction(str(result.confidence)) - 1
+        together += f", and together at {percent(both)} or more." if both > 0 else "; nothing is said of both together."
     unit = "episodes" if result.unit == "episode" else "groups, each counted once"
     refused = _why(result) if len(given) < len(result.certificates) else ""
     return (
@@ -54,11 +56,12 @@ def _why(result: Calibration) -> str:
             what, who = f"keep {percent(certificate.target)}", "successful"
         else:
             what, who = f"catch {percent(certificate.target)} by {result.gates[certificate.gate or 0]}", "doomed"
-        per = "groups with a " if result.unit == "group" else ""
-        some = f"{certificate.missing} more {per}{who} episode{'' if per else 's'} needed"
         if certificate.missing is None:
-            some = "no number of episodes would do at this rate"
-        reasons.append(f"{what}: {some}")
+            reasons.append(f"{what}: no number of episodes would do as things are")
+            continue
+        plural = "" if certificate.missing == 1 else "s"
+        more = f"group{plural} with a {who} episode" if result.unit == "group" else f"{who} episode{plural}"
+        reasons.append(f"{what}: {certificate.missing} more {more} needed")
     return f" ({'; '.join(reasons)})" if reasons else ""
 
 

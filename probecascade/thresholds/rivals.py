@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from fractions import Fraction
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from probecascade.bounds import allowed_misses, smallest_sample
 from probecascade.errors import UsageError
 from probecascade.thresholds.allocation import Allocations
+from probecascade.thresholds.certified import one_per_group
 from probecascade.thresholds.firing import OFF, BoolArray, FloatArray
 from probecascade.thresholds.problem import Certificate, Found, Problem, pick
 from probecascade.thresholds.shrink import LOWEST
@@ -24,6 +26,7 @@ PAPER_GRID = (
 )
 PAPER_MARGIN = Fraction(2, 100)
 _CHOOSERS = 0.30  # of the successes choose the single gate; the others certify it
+_REFERENCE = 0.5  # of the successes rank the gates' scores; the others certify the largest rank
 
 
 def paper(problem: Problem) -> Found:
@@ -58,16 +61,23 @@ def _paper_misses(column: FloatArray, share: Fraction, delta: float) -> int:
 
 def uniform(problem: Problem) -> Found:
     """Every gate keeps the share keep**(1/n_gates) of the successes that reach it. Promises nothing."""
-    keep = float(_keep_only(problem, "uniform"))
+    keep = _keep_only(problem, "uniform")
     data = problem.sample.data
-    lost = 1.0 - keep ** (1.0 / data.scores.shape[1])
-    thresholds = [_lowest(column, int(lost * (~np.isnan(column)).sum())) for column in data.scores[~data.failed].T]
-    return Found(np.array(thresholds))
+    n_gates = data.scores.shape[1]
+    columns = data.scores[~data.failed].T
+    return Found(np.array([_lowest(c, _even_loss(int((~np.isnan(c)).sum()), keep, n_gates)) for c in columns]))
+
+
+def _even_loss(n: int, keep: Fraction, n_gates: int) -> int:
+    """The most of n that may be lost while the share kept, to the power of n_gates, is at least `keep`."""
+    least = keep.numerator * n**n_gates
+    return n - bisect_left(range(n + 1), True, key=lambda kept: kept**n_gates * keep.denominator >= least)
 
 
 def single(problem: Problem) -> Found:
     """The one gate that saves most, chosen on some successes and all doomed, certified on the other successes."""
     keep = _keep_only(problem, "single")
+    problem = _units(problem)
     data = problem.sample.data
     choosers = pick(problem.rng(), ~data.failed, _CHOOSERS)
     certifying = ~data.failed & ~choosers
@@ -75,13 +85,13 @@ def single(problem: Problem) -> Found:
     allowed = allowed_misses(m, 1 - keep, delta=problem.delta)
     thresholds = np.full(data.scores.shape[1], OFF)
     if allowed >= 0:
-        lost = int((allowed + 0.5) / m * choosers.sum())
+        lost = (2 * allowed + 1) * int(choosers.sum()) // (2 * m)
         tried = [_lowest(column, lost) for column in data.scores[choosers].T]
         costs = np.where(np.isnan(data.cost_after), 0.0, data.cost_after)[data.failed]
         gains = np.where(np.greater_equal(data.scores[data.failed], tried), costs, 0.0).sum(axis=0)
         gate = int(np.argmax(gains))
         thresholds[gate] = _lowest(data.scores[certifying, gate], allowed)
-    return Found(thresholds, (_certificate(problem, keep, certifying, allowed, thresholds),))
+    return _found(problem, keep, certifying, _CHOOSERS, allowed, thresholds)
 
 
 def maxrank(problem: Problem) -> Found:
@@ -91,8 +101,9 @@ def maxrank(problem: Problem) -> Found:
     PAC baseline of E-valuator (arXiv 2512.03109).
     """
     keep = _keep_only(problem, "maxrank")
+    problem = _units(problem)
     data = problem.sample.data
-    reference = pick(problem.rng(), ~data.failed, 0.5)
+    reference = pick(problem.rng(), ~data.failed, _REFERENCE)
     certifying = ~data.failed & ~reference
     allowed = allowed_misses(int(certifying.sum()), 1 - keep, delta=problem.delta)
     thresholds = np.full(data.scores.shape[1], OFF)
@@ -101,7 +112,13 @@ def maxrank(problem: Problem) -> Found:
         ranks = np.stack([_ranks(c, data.scores[certifying, g]) for g, c in enumerate(columns)], axis=1)
         level = float(np.sort(ranks.max(axis=1))[::-1][allowed])
         thresholds = np.array([_over(column, level) for column in columns])
-    return Found(thresholds, (_certificate(problem, keep, certifying, allowed, thresholds),))
+    return _found(problem, keep, certifying, _REFERENCE, allowed, thresholds)
+
+
+def _units(problem: Problem) -> Problem:
+    """One episode of every group where groups are what the promise counts."""
+    dependent = problem.sample.dependent and problem.unit == "group"
+    return one_per_group(problem)[0] if dependent else problem
 
 
 def _ranks(reference: FloatArray, scores: FloatArray) -> FloatArray:
@@ -128,17 +145,34 @@ def _lowest(scores: FloatArray, lost: int) -> float:
     return LOWEST if lost >= present.size else float(np.nextafter(present[lost], np.inf))
 
 
-def _certificate(
-    problem: Problem, keep: Fraction, certifying: BoolArray, allowed: int, thresholds: FloatArray
-) -> Certificate:
-    m = int(certifying.sum())
-    if allowed < 0:
-        enough = smallest_sample(1 - keep, delta=problem.delta)
-        assert enough is not None
-        share = m / max(problem.sample.data.successes, 1)
-        return Certificate("keep", None, keep, False, m, 0, 0, int(np.ceil((enough - m) / share)) if m else enough)
-    lost = np.greater_equal(problem.sample.data.scores[certifying], thresholds).any(axis=1)
-    return Certificate("keep", None, keep, True, m, allowed, int(lost.sum()), 0)
+def _found(
+    problem: Problem, keep: Fraction, certifying: BoolArray, apart: float, allowed: int, thresholds: FloatArray
+) -> Found:
+    """The thresholds with their keep certificate, which dependent episodes do not give.
+
+    `apart` is the share of the successes that certifies nothing.
+    """
+    data = problem.sample.data
+    lost = int(np.greater_equal(data.scores[certifying], thresholds).any(axis=1).sum())
+    notes: tuple[str, ...] = ()
+    missing: int | None = 0
+    if problem.sample.dependent:
+        missing = None
+        notes = ("episodes of one group may depend on each other, and this method's bound is for independent ones",)
+    elif allowed < 0:
+        missing = _more(data.successes, apart, 1 - keep, problem.delta)
+    certificate = Certificate("keep", None, keep, missing == 0, int(certifying.sum()), max(allowed, 0), lost, missing)
+    return Found(thresholds, (certificate,), notes)
+
+
+def _more(successes: int, apart: float, share: Fraction, delta: float) -> int:
+    """How many more successes it takes until those that certify are enough without a loss."""
+    enough = smallest_sample(share, delta=delta)
+    assert enough is not None
+    total = max(successes, int(enough / (1 - apart)) - 2)
+    while total - int(np.ceil(apart * total)) < enough:
+        total += 1
+    return total - successes
 
 
 def _keep_only(problem: Problem, name: str) -> Fraction:

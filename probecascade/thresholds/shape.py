@@ -251,7 +251,7 @@ class ShapeLearner:
 
 
 def _robust(scores: FloatArray) -> tuple[float, float, float]:
-    """Median, the spread of a normal sample with these quartiles (if they meet, the deviation), and the 95 % quantile."""
+    """Median, the spread of a normal sample with these quartiles (else the deviation), and the 95 % quantile."""
     if not scores.size:
         return 0.0, 0.0, 0.0
     low, middle, high, top = np.quantile(scores, [0.25, 0.5, 0.75, 0.95])
