@@ -61,10 +61,6 @@ def allowed_misses(n: int, share: Fraction | float, *, delta: float) -> int:
     return low
 
 
-_EXACT = 2_000  # episodes up to which the sums are taken in integers where it matters
-_ENDLESS = 10**8  # episodes beyond which a number is no forecast any more
-
-
 def _unlikely(x: int, n: int, share: Fraction | float, delta: float) -> bool:
     """P(Bin(n, share) <= x) <= delta, in integers where rounding could decide; floats count as their decimal text."""
     probability = float(bdtr(x, n, float(share)))

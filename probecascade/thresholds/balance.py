@@ -34,6 +34,8 @@ class Balance:
     def __call__(self, learner: ShapeLearner, weights: FloatArray, unseen: FloatArray | None = None) -> None:
         data = learner.data
         doomed = data.scores[data.failed]
+        if not len(doomed):
+            return
         for _ in range(_TRIES):
             learner.set_bonus(self._by_gate(doomed.shape[1]))
             fired = np.greater_equal(doomed, learner.fit(weights, loss=self.loss, unseen=unseen).cut(learner.level))

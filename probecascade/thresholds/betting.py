@@ -10,9 +10,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from probecascade.errors import DataError
 from probecascade.thresholds.balance import Balance
 from probecascade.thresholds.firing import OFF, BoolArray, FloatArray
-from probecascade.thresholds.problem import Certificate, Found, Problem, Sample
+from probecascade.thresholds.problem import Certificate, Found, Problem, Sample, refused
 from probecascade.thresholds.shape import IndexShape, ShapeLearner
 
 _TEACHING = 0.30  # of the groups, when no teachers are given: they fix the path and the stakes, and certify nothing
@@ -38,22 +39,39 @@ def certified_dependent(problem: Problem) -> Found:
 
     The regions are nested along the path and wealth is monotone along it, so a keep promise that is won at one
     level is won above it and a catch promise below it: the last level won is that of a fixed-sequence test, at
-    level delta without a correction. All catch promises together are an intersection-union test.
+    level delta without a correction. All catch promises together are an intersection-union test,
+    given all or none.
     """
     teach, certify = _split(problem)
-    n_gates = certify.data.scores.shape[1]
     if not 0 < teach.data.doomed < len(teach.group) or not len(certify.group):
-        return Found(np.full(n_gates, OFF), _refused(problem, certify.n_groups))
+        return refused(problem, "the groups that teach hold one class only")
     shape = _path(problem, teach, certify)
-    largest = int(np.bincount(problem.sample.group).max())
+    largest, note = _largest(problem)
     walk = _Walk.along(shape, teach, certify, largest, problem.delta)
-    bets = [walk.bet("keep", None, problem.targets.keep)] if problem.targets.keep else []
-    bets += [walk.bet("catch", gate, share) for gate, share in problem.targets.catch]
-    ends = [bet.end for bet in bets]
-    first, rest = ends[0], [end for bet, end in zip(bets, ends, strict=True) if bet.kind == "catch"]
-    place = first if problem.targets.keep else min(rest)
-    thresholds = shape.cut(float(walk.levels[place])) if 0 <= place < len(walk.levels) else np.full(n_gates, OFF)
-    return Found(thresholds, tuple(bet.certificate(place) for bet in bets))
+    keep = [walk.bet("keep", None, problem.targets.keep)] if problem.targets.keep else []
+    catch = [walk.bet("catch", gate, share) for gate, share in problem.targets.catch]
+    place = keep[0].end if keep else min(bet.end for bet in catch)
+    inside = 0 <= place < len(walk.levels)
+    thresholds = shape.cut(float(walk.levels[place])) if inside else np.full(len(shape.slope), OFF)
+    # Which catch target is false depends on the level, so they are given all or none.
+    all_caught = inside and all(bet.won(place) for bet in catch)
+    certificates = [bet.certificate(place, inside and bet.won(place)) for bet in keep]
+    certificates += [bet.certificate(place, all_caught) for bet in catch]
+    return Found(thresholds, tuple(certificates), note)
+
+
+def _largest(problem: Problem) -> tuple[int, tuple[str, ...]]:
+    """The bound on a group's size that the bets rest on, and a note where it was only seen, not known."""
+    parts = [problem.sample.group] if problem.teachers is None else [problem.sample.group, problem.teachers.group]
+    seen = max(int(np.bincount(part).max()) for part in parts)
+    if problem.largest_group is None:
+        return seen, (f"the promise assumes that no group of new episodes is larger than the largest seen ({seen}).",)
+    if problem.largest_group < seen:
+        raise DataError(
+            f"a largest group of {problem.largest_group} was given, but one holds {seen} episodes: "
+            "give the most that a group can hold."
+        )
+    return problem.largest_group, ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +83,7 @@ class _Walk:
     taught: FloatArray
     certify: Sample
     teach: Sample
+    codes: NDArray[np.intp]  # of the certifying groups, without gaps
     largest: int
     delta: float
 
@@ -72,7 +91,7 @@ class _Walk:
     def along(cls, shape: IndexShape, teach: Sample, certify: Sample, largest: int, delta: float) -> _Walk:
         own, taught = shape.index(certify.data.scores), shape.index(teach.data.scores)
         levels = np.concatenate([[-np.inf], np.unique(own[np.isfinite(own)])])
-        return cls(levels, own, taught, certify, teach, largest, delta)
+        return cls(levels, own, taught, certify, teach, _codes(certify), largest, delta)
 
     def bet(self, kind: Literal["keep", "catch"], gate: int | None, target: Fraction) -> _Bet:
         """The bet on this promise, with the stakes that the teaching groups suggest."""
@@ -82,9 +101,9 @@ class _Walk:
         if kind == "keep":
             about, taught_about = ~about, ~taught_about
         alpha = float(1 - target)
-        level = np.quantile(taught[taught_about], alpha if kind == "catch" else float(target))
+        level = np.quantile(taught[taught_about], alpha if kind == "catch" else float(target), method="higher")
         missed = taught > level if kind == "keep" else taught <= level
-        values = _values(missed, taught_about, self.teach.group, alpha, self.largest)
+        values = _values(missed, taught_about, _codes(self.teach), alpha, self.largest)
         variance = max(float(values.var()), alpha * (1.0 - alpha) / (4.0 * self.largest**2))
         best = np.sqrt(2.0 * np.log(1.0 / self.delta) / (self.certify.n_groups * variance))
         stakes = np.minimum(best * _FACTORS, 0.95 / (1.0 - alpha))
@@ -111,7 +130,7 @@ class _Bet:
 
     def wealth(self, place: int) -> float:
         alpha = float(1 - self.target)
-        values = _values(self.missed(place), self.about, self.walk.certify.group, alpha, self.walk.largest)
+        values = _values(self.missed(place), self.about, self.walk.codes, alpha, self.walk.largest)
         return capital(values, alpha, self.stakes, _WEIGHTS)
 
     def won(self, place: int) -> bool:
@@ -125,30 +144,31 @@ class _Bet:
             return _first(n, self.won)
         return n - 1 - _first(n, lambda back: self.won(n - 1 - back))
 
-    def certificate(self, place: int) -> Certificate:
-        n = len(self.walk.levels)
-        inside = 0 <= place < n
-        certified = inside and self.won(place)
+    def certificate(self, place: int, certified: bool) -> Certificate:
+        n, groups = len(self.walk.levels), self.walk.certify.n_groups
+        place = min(max(place, 0), n - 1)
         missing: int | None = 0
         if not certified:
-            safest = n - 1 if self.kind == "keep" else 0
-            growth = self.wealth(place if inside and self.kind == "catch" else safest) / self.walk.certify.n_groups
-            missing = _more(growth, self.walk.certify.n_groups, self.walk.delta)
-        seen = int(self.missed(min(max(place, 0), n - 1)).sum())
-        return Certificate(
-            self.kind, self.gate, self.target, certified, self.walk.certify.n_groups, None, seen, missing
-        )
+            safest = n - 1 if self.kind == "keep" else place
+            missing = _more(self.wealth(safest) / groups, groups, self.walk.delta)
+        seen = int(self.missed(place).sum())
+        return Certificate(self.kind, self.gate, self.target, certified, groups, None, seen, missing, "group")
 
 
-def _values(missed: BoolArray, about: BoolArray, group: NDArray[np.intp], alpha: float, largest: int) -> FloatArray:
+def _values(missed: BoolArray, about: BoolArray, codes: NDArray[np.intp], alpha: float, largest: int) -> FloatArray:
     """(n_groups,) in [0, 1]: alpha plus the group's sum of (missed - alpha), over the largest group size.
 
     Their mean is at least alpha exactly where the promise is broken per episode. Groups without an episode that
     the promise is about count too, with the value alpha.
     """
     excess = np.where(about, missed - alpha, 0.0)
-    codes = np.unique(group, return_inverse=True)[1].ravel()
     return np.bincount(codes, weights=excess) / largest + alpha
+
+
+def _codes(sample: Sample) -> NDArray[np.intp]:
+    """Group codes without gaps."""
+    codes: NDArray[np.intp] = np.unique(sample.group, return_inverse=True)[1].ravel()
+    return codes
 
 
 def _first(n: int, holds: Callable[[int], bool]) -> int:
@@ -170,7 +190,7 @@ def _split(problem: Problem) -> tuple[Sample, Sample]:
     if problem.teachers is not None:
         return problem.teachers, problem.sample
     sample = problem.sample
-    groups = problem.rng().permutation(np.unique(sample.group))
+    groups = problem.rng("teach").permutation(np.unique(sample.group))
     teaching = np.isin(sample.group, groups[: int(np.ceil(_TEACHING * len(groups)))])
     return sample.take(teaching), sample.take(~teaching)
 
@@ -182,16 +202,9 @@ def _path(problem: Problem, teach: Sample, certify: Sample) -> IndexShape:
     weights = np.ones(len(teach.group))
     loss = _NEAR * float(1 - keep) if keep is not None else 0.3
     if catch:
-        balance = Balance(catch, loss=loss, tests=certify.data.doomed, delta=problem.delta)
+        # The certifying labels must not be read; as many doomed episodes a group are expected there as here.
+        tests = max(1, round(teach.data.doomed * certify.n_groups / teach.n_groups))
+        balance = Balance(catch, loss=loss, tests=tests, delta=problem.delta)
         for _ in range(6):
             balance(learner, weights)
     return learner.fit(weights, loss=loss)
-
-
-def _refused(problem: Problem, n_groups: int) -> tuple[Certificate, ...]:
-    keep = problem.targets.keep
-    first = [] if keep is None else [Certificate("keep", None, keep, False, n_groups, None, 0, None)]
-    return (
-        *first,
-        *(Certificate("catch", gate, share, False, n_groups, None, 0, None) for gate, share in problem.targets.catch),
-    )

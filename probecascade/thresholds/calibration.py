@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -66,10 +66,11 @@ class Calibration:
     @property
     def needed(self) -> dict[str, int | None]:
         worst: dict[str, int | None] = {"doomed": 0, "successful": 0}
-        for certificate in self.certificates:
-            kind = "doomed" if certificate.kind == "catch" else "successful"
-            so_far, more = worst[kind], certificate.missing
-            worst[kind] = None if so_far is None or more is None else max(so_far, more)
+        for kind, who in (("catch", "doomed"), ("keep", "successful")):
+            own = [certificate for certificate in self.certificates if certificate.kind == kind]
+            missing = [certificate.missing for certificate in own if certificate.tested] or [c.missing for c in own]
+            known = [more for more in missing if more is not None]
+            worst[who] = max(known, default=0) if len(known) == len(missing) else None
         return worst
 
     @property
@@ -99,6 +100,8 @@ class Calibration:
                     "allowed": c.allowed,
                     "seen": c.seen,
                     "missing": c.missing,
+                    "counts": c.counts,
+                    "tested": c.tested,
                 }
                 for c in self.certificates
             ],
@@ -165,6 +168,7 @@ def calibrate(
     seed: int = 0,
     ids: Sequence[Any] | NDArray[Any] | None = None,
     gates: Sequence[str] | None = None,
+    largest_group: int | None = None,
 ) -> Calibration:
     """Thresholds that catch stated shares of the doomed episodes, keep a stated share of the successes, or both.
 
@@ -176,14 +180,16 @@ def calibrate(
     successes that no gate aborts. `confidence` is that of each promise. `unit`: whether the promise counts
     "episode"s or "group"s, each once. `teachers`: out-of-fold (scores, failed, cost_after, groups), the last
     two optional, of the episodes that fitted the probes; they shape the thresholds and certify nothing. `ids` are
-    refused where one comes twice; `gates` are names for the promise. See docs/guarantees.md for what each method
-    promises and why.
+    refused where one comes twice; `largest_group` is the most episodes that a group can hold, for promises per
+    episode of dependent ones (None: the most seen, and the promise says so); `gates` are names for the promise.
+    See docs/guarantees.md for what each method promises and why.
 
     DataError on arrays that do not fit together; UsageError on targets or settings that cannot be right.
     """
     if method not in METHODS:
         raise UsageError(f"method is {method!r}: give one of {', '.join(METHODS)}.")
     problem, data = _problem(scores, failed, groups, cost_after, catch, keep, confidence, unit, teachers, seed, ids)
+    problem = replace(problem, largest_group=largest_group)
     names = _names(gates, data.scores.shape[1])
     found = METHODS[method](problem)
     return Calibration(
@@ -250,7 +256,7 @@ def _problem(
         targets=targets,
         delta=float(1 - Fraction(str(confidence))),  # exact: 1.0 - 0.95 is a little more than 0.05
         unit=unit,
-        teachers=None if teachers is None else _teachers(teachers, n_gates),
+        teachers=None if teachers is None else _teachers(teachers, n_gates, groups),
         seed=seed,
     )
     return problem, data
@@ -288,7 +294,9 @@ def _refuse_one_class(data: GateScores) -> None:
         raise DataError("no episode reached any gate: all scores are NaN.")
 
 
-def _teachers(given: GateScores | Sequence[Any], n_gates: int) -> Sample:
+def _teachers(
+    given: GateScores | Sequence[Any], n_gates: int, certifying: Sequence[Any] | NDArray[Any] | None
+) -> Sample:
     groups = None
     if not isinstance(given, GateScores):
         if len(given) not in (2, 3, 4):
@@ -297,6 +305,12 @@ def _teachers(given: GateScores | Sequence[Any], n_gates: int) -> Sample:
                 "or the first two or three of them."
             )
         groups = given[3] if len(given) == 4 else None
+        shared = set() if groups is None or certifying is None else set(map(str, groups)) & set(map(str, certifying))
+        if shared:
+            raise DataError(
+                f"{len(shared)} groups both teach and certify (first: {min(shared)!r}): teachers shape the "
+                "thresholds, so give episodes of other groups."
+            )
         given = GateScores.check(*given[:3])
     if given.scores.shape[1] != n_gates:
         raise DataError(f"the teachers have {given.scores.shape[1]} gates, the episodes {n_gates}: score them alike.")

@@ -15,13 +15,12 @@ from probecascade.thresholds.balance import Balance
 from probecascade.thresholds.betting import certified_dependent
 from probecascade.thresholds.empirical import empirical
 from probecascade.thresholds.firing import OFF, BoolArray, FloatArray, stacked
-from probecascade.thresholds.problem import Certificate, Found, Problem, Sample, pick
+from probecascade.thresholds.problem import Certificate, Found, Problem, Sample, Unit, more_needed, pick, refused
 from probecascade.thresholds.shape import IndexShape, ShapeLearner, learn_shape
 from probecascade.thresholds.shrink import shrink
 
-_OPEN = (
-    0.12  # of a class that is read from the start and certifies nothing, when there are catch targets but no teachers
-)
+# Of a class, when there are catch targets but no teachers: read from the start, and certifies nothing.
+_OPEN = 0.12
 _CATCH_LOSS = 0.3  # of the successes: about what catching most of the doomed costs; only the gains depend on it
 _HELD = 0.60  # of the doomed, when no teachers are given: they test the catch promises and shape nothing
 
@@ -34,12 +33,16 @@ def certified(problem: Problem) -> Found:
     betting bound on one value per group.
     """
     free: Sample | None = None
-    if problem.sample.dependent and problem.unit == "episode":
+    single = problem
+    if problem.dependent:
         found = certified_dependent(problem)
     else:
         if problem.sample.dependent:
-            problem, free = one_per_group(problem)
-        found = _keep(problem, free) if problem.targets.keep else _catch_alone(problem)
+            single, free = one_per_group(problem)
+        if not 0 < single.sample.data.doomed < len(single.sample.group):
+            found = refused(single, "one episode of each group, drawn at random, gives one class only")
+        else:
+            found = _keep(single, free) if problem.targets.keep else _catch_alone(single)
     if any(certificate.certified for certificate in found.certificates):
         return found
     return replace(found, thresholds=empirical(problem).thresholds)
@@ -52,7 +55,7 @@ def one_per_group(problem: Problem) -> tuple[Problem, Sample | None]:
     nothing. A random choice makes each group count once, whatever its size.
     """
     sample = problem.sample
-    shuffled = problem.rng().permutation(len(sample.group))
+    shuffled = problem.rng("draw").permutation(len(sample.group))
     chosen = np.sort(shuffled[np.unique(sample.group[shuffled], return_index=True)[1]])
     single = replace(problem, sample=sample.take(chosen))
     if problem.targets.catch:
@@ -66,7 +69,7 @@ def one_per_group(problem: Problem) -> tuple[Problem, Sample | None]:
 
 def roles(problem: Problem) -> tuple[BoolArray, BoolArray]:
     """(n_episodes,) masks: successes open from the start, and doomed episodes held back for the catch tests."""
-    failed, rng = problem.sample.data.failed, problem.rng()
+    failed, rng = problem.sample.data.failed, problem.rng("roles")
     none = np.zeros(len(failed), dtype=np.bool_)
     if problem.teachers is not None:
         return none, failed if problem.targets.catch else none
@@ -86,8 +89,14 @@ def _keep(problem: Problem, free: Sample | None) -> Found:
     m = int(certifying.sum())
     allowed = allowed_misses(m, 1 - keep, delta=problem.delta)
     if allowed < 0:
-        share = m / max(problem.sample.data.successes, 1)
-        return _without_keep(problem, m, share, int(held.sum()))
+        found, delta = refused(problem), problem.delta
+        more = more_needed(data.successes, _OPEN if opened.any() else 0.0, 1 - keep, delta)
+        first = replace(found.certificates[0], among=m, missing=more, tested=True)
+        apart = 0.0 if problem.teachers else 1 - _HELD
+        rest = [
+            replace(c, missing=more_needed(data.doomed, apart, 1 - c.target, delta)) for c in found.certificates[1:]
+        ]
+        return replace(found, certificates=(first, *rest))
     table = stacked([problem.sample.take(~held).data, *(part.data for part in teachers)])
     certify = np.zeros(len(table.failed), dtype=np.bool_)
     certify[: int((~held).sum())] = certifying[~held]
@@ -97,40 +106,40 @@ def _keep(problem: Problem, free: Sample | None) -> Found:
     if problem.targets.catch:
         steer = Balance(problem.targets.catch, loss=(allowed + 0.5) / m, tests=int(held.sum()), delta=problem.delta)
     region = shrink(learner, certify, open_, allowed, steer=steer)
-    first = Certificate("keep", None, keep, True, m, allowed, region.inside, 0)
-    catches = test_catch(data.scores[held], region.thresholds, problem)
+    first = Certificate("keep", None, keep, True, m, allowed, region.inside, 0, problem.unit)
+    catches = _catch_certificates(data.scores[held], region.thresholds, problem)
     return Found(region.thresholds, (first, *catches))
 
 
-def _without_keep(problem: Problem, m: int, share: float, held: int) -> Found:
-    """No certificate: how many more successes it would take when none of them is lost."""
-    keep = problem.targets.keep
-    assert keep is not None
-    enough = smallest_sample(1 - keep, delta=problem.delta)
-    assert enough is not None
-    missing = int(np.ceil((enough - m) / share))
-    certificates = [Certificate("keep", None, keep, False, m, None, 0, missing)]
-    certificates += [
-        Certificate("catch", gate, target, False, held, None, 0, None) for gate, target in problem.targets.catch
-    ]
-    return Found(np.full(problem.sample.data.scores.shape[1], OFF), tuple(certificates))
+def _catch_certificates(doomed: FloatArray, thresholds: FloatArray, problem: Problem) -> list[Certificate]:
+    """The catch targets, in order, on doomed episodes (n, n_gates) that did not shape the thresholds.
 
-
-def test_catch(doomed: FloatArray, thresholds: FloatArray, problem: Problem) -> list[Certificate]:
-    """Each catch target on doomed episodes (n, n_gates) that did not shape the thresholds.
-
-    An intersection-union test: the promise of all of them is given only if each test passes by itself, so the
-    chance to give it wrongly is at most delta without a correction (Berger 1982).
+    The thresholds being fixed, the targets are tested in a fixed sequence, each at delta, up to the first that fails:
+    a false one is given only if the first false one passes, so no correction is needed (Maurer et al. 1995).
     """
     n = len(doomed)
+    standing = True
     certificates = []
     for gate, target in problem.targets.catch:
         fired = np.greater_equal(doomed[:, : gate + 1], thresholds[: gate + 1]).any(axis=1)
         missed = n - int(fired.sum())
-        allowed = allowed_misses(n, 1 - target, delta=problem.delta)
-        missing = _missing(n, missed, allowed, target, problem.delta)
-        certificates.append(Certificate("catch", gate, target, missing == 0, n, max(allowed, 0), missed, missing))
+        found = _certificate(gate, target, n, missed, problem.delta, standing, problem.unit)
+        standing = found.certified
+        certificates.append(found)
     return certificates
+
+
+def _certificate(
+    gate: int, target: Fraction, n: int, missed: int, delta: float, standing: bool, unit: Unit
+) -> Certificate:
+    """A catch target that `missed` of `n` certifying doomed episodes missed; not tested where none is left standing."""
+    allowed = allowed_misses(n, 1 - target, delta=delta)
+    certified = standing and missed <= allowed
+    missing: int | None = 0
+    if not certified:
+        enough = smallest_sample(1 - target, delta=delta, misses=missed / n if n and allowed >= 0 else 0.0)
+        missing = None if enough is None or missed <= allowed else max(1, enough - n)
+    return Certificate("catch", gate, target, certified, n, max(allowed, 0), missed, missing, unit, standing)
 
 
 def _catch_alone(problem: Problem) -> Found:
@@ -146,14 +155,16 @@ def _catch_alone(problem: Problem) -> Found:
     n, delta = len(doomed), problem.delta / len(targets)
     thresholds = np.full(data.scores.shape[1], OFF)
     uncaught = np.ones(n, dtype=np.bool_)
+    standing = True
     certificates = []
     for block, (gate, target) in zip(blocks, targets, strict=True):
         allowed = allowed_misses(n, 1 - target, delta=delta)
         thresholds[block] = _block(doomed[uncaught][:, block], max(allowed, 0), shape, block)
         uncaught &= ~np.greater_equal(doomed[:, block], thresholds[block]).any(axis=1)
-        missed = int(uncaught.sum())
-        missing = _missing(n, missed, allowed, target, delta)
-        certificates.append(Certificate("catch", gate, target, missing == 0, n, max(allowed, 0), missed, missing))
+        # After a target that is out of reach the thresholds before it are no longer those that the proof measures.
+        found = _certificate(gate, target, n, int(uncaught.sum()), delta, standing, problem.unit)
+        standing = found.certified
+        certificates.append(found)
     return Found(thresholds, tuple(certificates))
 
 
@@ -162,7 +173,7 @@ def _open_shape(problem: Problem) -> tuple[BoolArray, IndexShape]:
     data = problem.sample.data
     if problem.teachers is not None:
         return data.failed, learn_shape(problem.teachers.data, loss=_CATCH_LOSS)
-    opened = pick(problem.rng(), data.failed, _OPEN)
+    opened = pick(problem.rng("roles"), data.failed, _OPEN)
     rest = problem.sample.take(opened | ~data.failed).data
     return data.failed & ~opened, learn_shape(rest, loss=_CATCH_LOSS)
 
@@ -172,24 +183,11 @@ def _block(scores: FloatArray, allowed: int, shape: IndexShape | None, columns: 
     off = np.full(len(columns), OFF)
     if len(scores) <= allowed:
         return off
-    if shape is None or len(columns) == 1:
-        index = np.where(np.isnan(scores), -np.inf, scores)
-    else:
-        shape = shape.columns(columns)
-        index = shape.index(scores)
+    own = shape.columns(columns) if shape is not None and len(columns) > 1 else None
+    index = np.where(np.isnan(scores), -np.inf, scores) if own is None else own.index(scores)
     reach = np.sort(index.max(axis=1))[::-1]
     reach = reach[np.isfinite(reach)]
     if not reach.size:
         return off
     last = float(reach[min(len(scores) - allowed, reach.size) - 1])
-    if shape is None or len(columns) == 1:
-        return np.array([last])
-    return shape.cut(float(np.nextafter(last, -np.inf)))
-
-
-def _missing(n: int, missed: int, allowed: int, target: Fraction, delta: float) -> int | None:
-    """0 where the certificate stands; else how many more certifying episodes it would take at this rate of misses."""
-    if missed <= allowed:
-        return 0
-    enough = smallest_sample(1 - target, delta=delta, misses=missed / n if n and allowed >= 0 else 0.0)
-    return None if enough is None else max(1, enough - n)
+    return np.array([last]) if own is None else own.cut(float(np.nextafter(last, -np.inf)))

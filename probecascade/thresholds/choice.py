@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 
 from probecascade.errors import UsageError
-from probecascade.thresholds.firing import BoolArray, FloatArray, GateScores, first_firing
+from probecascade.thresholds.firing import FloatArray, GateScores, first_firing
 from probecascade.thresholds.sequential import recall_thresholds
 from probecascade.thresholds.shape import learn_shape
 
@@ -71,11 +71,7 @@ def _halves(teachers: GateScores, seed: int) -> tuple[GateScores, GateScores]:
     for label in (True, False):
         rows = rng.permutation(np.flatnonzero(teachers.failed == label))
         first[rows[: (len(rows) + 1) // 2]] = True
-    return _rows(teachers, first), _rows(teachers, ~first)
-
-
-def _rows(data: GateScores, use: BoolArray) -> GateScores:
-    return GateScores(data.scores[use], data.failed[use], data.cost_after[use])
+    return teachers.take(first), teachers.take(~first)
 
 
 def _saved_at(halves: tuple[GateScores, GateScores], columns: list[int], keep: Fraction) -> float:

@@ -53,7 +53,7 @@ class Feasibility:
 def predict(problem: Problem) -> Feasibility | None:
     """The prediction for a problem with both kinds of targets on independent episodes; None for others."""
     keep, catch = problem.targets.keep, problem.targets.catch
-    if keep is None or not catch:
+    if keep is None or not catch or problem.sample.dependent:
         return None
     opened, held = roles(problem)
     data = problem.sample.data

@@ -17,6 +17,9 @@ BoolArray = NDArray[np.bool_]
 OFF = float("inf")
 """Threshold of a gate that never fires."""
 
+LOWEST = -float(np.finfo(np.float64).max)
+"""Threshold of a gate that fires at every score."""
+
 
 @dataclass(frozen=True, slots=True)
 class GateScores:
@@ -51,6 +54,10 @@ class GateScores:
         if not np.isfinite(costs[reached]).all() or (costs[reached] < 0).any():
             raise DataError("a reached gate has no finite cost >= 0: give the tokens spent strictly after it.")
         return cls(table, labels, costs)
+
+    def take(self, rows: NDArray[Any]) -> GateScores:
+        """The episodes at these rows, indices or a mask."""
+        return GateScores(self.scores[rows], self.failed[rows], self.cost_after[rows])
 
     def columns(self, gates: Sequence[int]) -> GateScores:
         """The same episodes at these gates alone."""

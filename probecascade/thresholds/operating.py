@@ -183,7 +183,7 @@ def frontier(
     for fold in range(_FOLDS):
         held = np.flatnonzero(folds == fold)
         train = rng.permutation(np.flatnonzero(folds != fold))[:_LEARNT_FROM]
-        thresholds = _path(_rows(data, train), list(losses.values()))
+        thresholds = _path(data.take(train), list(losses.values()))
         costs = data.cost_after[held]
         for row, limits in enumerate(thresholds):
             first[row, held] = first_firing(data.scores[held], limits, costs)
@@ -234,10 +234,6 @@ def _folds(data: GateScores, groups: NDArray[Any], seed: int) -> NDArray[np.intp
     dealt = np.empty(len(sizes), dtype=np.intp)
     dealt[order] = np.arange(len(sizes)) % _FOLDS
     return dealt[codes]
-
-
-def _rows(data: GateScores, rows: NDArray[np.intp]) -> GateScores:
-    return GateScores(data.scores[rows], data.failed[rows], data.cost_after[rows])
 
 
 def _check_prices(price: float, worth: float) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from hashlib import sha256
 from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from probecascade.bounds import smallest_sample
 from probecascade.errors import DataError, UsageError
-from probecascade.thresholds.firing import BoolArray, FloatArray, GateScores
+from probecascade.thresholds.firing import LOWEST, OFF, BoolArray, FloatArray, GateScores
 from probecascade.thresholds.targets import TargetLike, parse_target, percent
 
 Unit = Literal["episode", "group"]
@@ -61,11 +63,13 @@ def _share(value: TargetLike, what: str) -> Fraction:
 class Sample:
     """Labelled, scored episodes and their groups, in an order that does not depend on how they were given.
 
-    `group` (n_episodes,) int codes; episodes of one group (runs of one task) may depend on each other.
+    `group` (n_episodes,) int codes; episodes of one group (runs of one task) may depend on each other. `digest` is a
+    hash of the whole, the same for every order of the rows and every rising map of a gate's scores.
     """
 
     data: GateScores
     group: NDArray[np.intp]
+    digest: int = 0
 
     @classmethod
     def of(cls, data: GateScores, groups: Sequence[Any] | NDArray[Any] | None) -> Sample:
@@ -80,10 +84,10 @@ class Sample:
             codes = np.unique(labels.astype(str), return_inverse=True)[1].ravel()
         # Negative zero ties with zero: left as it is, the order given would decide which becomes a threshold.
         data = replace(data, scores=data.scores + 0.0)
-        keys = [data.failed, *np.nan_to_num(data.cost_after, nan=-1.0).T, *np.nan_to_num(data.scores, nan=-_HUGE).T]
+        keys = [data.failed, *np.nan_to_num(data.cost_after, nan=-1.0).T, *np.nan_to_num(data.scores, nan=LOWEST).T]
         order = np.lexsort(keys if groups is None else [*keys, codes])
-        sample = cls(data, codes).take(order)
-        return replace(sample, group=np.arange(n)) if groups is None else sample
+        sample = cls(data.take(order), np.arange(n) if groups is None else codes[order])
+        return replace(sample, digest=_digest(sample))
 
     @property
     def n_groups(self) -> int:
@@ -96,11 +100,13 @@ class Sample:
 
     def take(self, rows: NDArray[Any]) -> Sample:
         """The episodes at these rows, indices or a mask."""
-        data = self.data
-        return Sample(GateScores(data.scores[rows], data.failed[rows], data.cost_after[rows]), self.group[rows])
+        return Sample(self.data.take(rows), self.group[rows], self.digest)
 
 
-_HUGE = float(np.finfo(np.float64).max)
+def _digest(sample: Sample) -> int:
+    ranks = [np.unique(column, return_inverse=True)[1].ravel() for column in sample.data.scores.T]
+    parts = [*ranks, sample.data.failed, sample.data.cost_after, sample.group]
+    return int.from_bytes(sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).digest()[:8], "big")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,9 +119,20 @@ class Problem:
     unit: Unit
     teachers: Sample | None
     seed: int
+    largest_group: int | None = None
 
-    def rng(self) -> np.random.Generator:
-        return np.random.default_rng(self.seed)
+    def rng(self, purpose: str) -> np.random.Generator:
+        """A stream of its own for each purpose.
+
+        The rows stand in the order of their scores, so that a seed alone would choose the same ranks whatever the
+        data, and nothing would be random about it but the seed: the content is part of it.
+        """
+        return np.random.default_rng([self.seed, *purpose.encode(), self.sample.digest])
+
+    @property
+    def dependent(self) -> bool:
+        """Whether whole episodes are promised of groups that hold several."""
+        return self.sample.dependent and self.unit == "episode"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +141,8 @@ class Certificate:
 
     `among` are the certifying episodes (or groups), `seen` of which missed the target where `allowed` may;
     `allowed` is None where the bound is no count. `missing`: how many more certifying successful (keep) or
-    doomed (catch) ones, or groups, it would take at what was seen; None where no number would do.
+    doomed (catch) ones it would take at what was seen; None where no number would do, or where it was not tested
+    (`tested` is False) because another target failed before it. `counts` says of what `among` and `missing` are.
     """
 
     kind: Literal["keep", "catch"]
@@ -135,6 +153,8 @@ class Certificate:
     allowed: int | None
     seen: int
     missing: int | None
+    counts: Unit = "episode"
+    tested: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,6 +164,27 @@ class Found:
     thresholds: FloatArray
     certificates: tuple[Certificate, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def refused(problem: Problem, note: str = "") -> Found:
+    """All gates off and no target certified, before anything was tested."""
+    keep = problem.targets.keep
+    unit: Unit = "group" if problem.dependent else problem.unit
+    certificates = [] if keep is None else [Certificate("keep", None, keep, False, 0, None, 0, None, unit, False)]
+    certificates += [
+        Certificate("catch", gate, share, False, 0, None, 0, None, unit, False) for gate, share in problem.targets.catch
+    ]
+    return Found(np.full(problem.sample.data.scores.shape[1], OFF), tuple(certificates), (note,) if note else ())
+
+
+def more_needed(there: int, apart: float, share: Fraction, delta: float) -> int:
+    """How many more of a class until those that certify, all but the share `apart`, are enough without a miss."""
+    enough = smallest_sample(share, delta=delta)
+    assert enough is not None
+    total = max(there, int(enough / (1 - apart)) - 2)
+    while total - int(np.ceil(apart * total)) < enough:
+        total += 1
+    return total - there
 
 
 def pick(rng: np.random.Generator, among: BoolArray, share: float) -> BoolArray:

@@ -38,12 +38,22 @@ def promise(result: Calibration) -> str:
         together = f" Keep and catch hold at {level} each"
         both = 2 * Fraction(str(result.confidence)) - 1
         together += f", and together at {percent(both)} or more." if both > 0 else "; nothing is said of both together."
-    unit = "episodes" if result.unit == "episode" else "groups, each counted once"
     refused = _why(result) if len(given) < len(result.certificates) else ""
     return (
-        f"With {level} confidence over the calibration {unit}, {_listed(clauses)}, provided new episodes are like "
-        f"these.{together}{' Not promised' + refused + '.' if refused else ''} {counted}."
+        f"With {level} confidence over the calibration {_unit(result)}, {_listed(clauses)}, provided new episodes are "
+        f"like these.{together}{_assumed(result)}{' Not promised' + refused + '.' if refused else ''} {counted}."
     )
+
+
+def _assumed(result: Calibration) -> str:
+    return "".join(f" {note[0].upper()}{note[1:]}" for note in result.notes)
+
+
+def _unit(result: Calibration) -> str:
+    if result.unit == "group":
+        return "groups, counting one run of each group drawn at random"
+    dependent = any(certificate.counts == "group" for certificate in result.certificates)
+    return "groups, counting all their episodes" if dependent else "episodes"
 
 
 def _why(result: Calibration) -> str:
@@ -56,12 +66,14 @@ def _why(result: Calibration) -> str:
             what, who = f"keep {percent(certificate.target)}", "successful"
         else:
             what, who = f"catch {percent(certificate.target)} by {result.gates[certificate.gate or 0]}", "doomed"
-        if certificate.missing is None:
+        if not certificate.tested:
+            reasons.append(f"{what}: not tested")
+        elif certificate.missing is None:
             reasons.append(f"{what}: no number of episodes would do as things are")
-            continue
-        plural = "" if certificate.missing == 1 else "s"
-        more = f"group{plural} with a {who} episode" if result.unit == "group" else f"{who} episode{plural}"
-        reasons.append(f"{what}: {certificate.missing} more {more} needed")
+        else:
+            plural = "" if certificate.missing == 1 else "s"
+            more = f"group{plural} with a {who} episode" if certificate.counts == "group" else f"{who} episode{plural}"
+            reasons.append(f"{what}: {certificate.missing} more {more} needed")
     return f" ({'; '.join(reasons)})" if reasons else ""
 
 

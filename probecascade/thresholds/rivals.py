@@ -7,13 +7,12 @@ from fractions import Fraction
 
 import numpy as np
 
-from probecascade.bounds import allowed_misses, smallest_sample
+from probecascade.bounds import allowed_misses
 from probecascade.errors import UsageError
 from probecascade.thresholds.allocation import Allocations
 from probecascade.thresholds.certified import one_per_group
-from probecascade.thresholds.firing import OFF, BoolArray, FloatArray
-from probecascade.thresholds.problem import Certificate, Found, Problem, pick
-from probecascade.thresholds.shrink import LOWEST
+from probecascade.thresholds.firing import LOWEST, OFF, BoolArray, FloatArray
+from probecascade.thresholds.problem import Certificate, Found, Problem, more_needed, pick
 from probecascade.thresholds.targets import needed
 
 PAPER_GRID = (
@@ -39,7 +38,7 @@ def paper(problem: Problem) -> Found:
     """
     keep = _keep_only(problem, "paper")
     sample = problem.sample
-    groups = problem.rng().permutation(np.unique(sample.group))
+    groups = problem.rng("roles").permutation(np.unique(sample.group))
     search = np.isin(sample.group, groups[: len(groups) // 2])
     data, levels = sample.take(search).data, sample.take(~search).data
     successes = levels.scores[~levels.failed]
@@ -79,7 +78,7 @@ def single(problem: Problem) -> Found:
     keep = _keep_only(problem, "single")
     problem = _units(problem)
     data = problem.sample.data
-    choosers = pick(problem.rng(), ~data.failed, _CHOOSERS)
+    choosers = pick(problem.rng("roles"), ~data.failed, _CHOOSERS)
     certifying = ~data.failed & ~choosers
     m = int(certifying.sum())
     allowed = allowed_misses(m, 1 - keep, delta=problem.delta)
@@ -103,7 +102,7 @@ def maxrank(problem: Problem) -> Found:
     keep = _keep_only(problem, "maxrank")
     problem = _units(problem)
     data = problem.sample.data
-    reference = pick(problem.rng(), ~data.failed, _REFERENCE)
+    reference = pick(problem.rng("roles"), ~data.failed, _REFERENCE)
     certifying = ~data.failed & ~reference
     allowed = allowed_misses(int(certifying.sum()), 1 - keep, delta=problem.delta)
     thresholds = np.full(data.scores.shape[1], OFF)
@@ -160,19 +159,11 @@ def _found(
         missing = None
         notes = ("episodes of one group may depend on each other, and this method's bound is for independent ones",)
     elif allowed < 0:
-        missing = _more(data.successes, apart, 1 - keep, problem.delta)
-    certificate = Certificate("keep", None, keep, missing == 0, int(certifying.sum()), max(allowed, 0), lost, missing)
+        missing = more_needed(data.successes, apart, 1 - keep, problem.delta)
+    certificate = Certificate(
+        "keep", None, keep, missing == 0, int(certifying.sum()), max(allowed, 0), lost, missing, problem.unit
+    )
     return Found(thresholds, (certificate,), notes)
-
-
-def _more(successes: int, apart: float, share: Fraction, delta: float) -> int:
-    """How many more successes it takes until those that certify are enough without a loss."""
-    enough = smallest_sample(share, delta=delta)
-    assert enough is not None
-    total = max(successes, int(enough / (1 - apart)) - 2)
-    while total - int(np.ceil(apart * total)) < enough:
-        total += 1
-    return total - successes
 
 
 def _keep_only(problem: Problem, name: str) -> Fraction:

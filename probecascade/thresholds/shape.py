@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from probecascade.thresholds.firing import OFF, BoolArray, FloatArray, GateScores
+from probecascade.thresholds.firing import LOWEST, OFF, BoolArray, FloatArray, GateScores
 
 _ROUNDS = 6  # of the gains' fixed-point iteration from scratch; they settle within four in every world tried
 _FLAT = 1e-6  # a standardised slope below this is rounding, not evidence
@@ -105,7 +105,7 @@ def standard(scores: FloatArray, centre: FloatArray, scale: FloatArray) -> Float
 
 
 BEND, TAIL = 2.5, 0.25
-_BIG = float(np.finfo(np.float64).max)
+_BIG = -LOWEST
 
 
 def _key(values: FloatArray) -> NDArray[np.int64]:
@@ -135,10 +135,9 @@ class ShapeLearner:
     """Fits index shapes to the same episodes again and again, under other weights.
 
     `basis` marks the episodes that may fix the scale of the scores. Episodes of weight 0 are never read.
-    `bonus` (n_gates,) are tokens credited for an abort at each gate on top of those it saves.
     """
 
-    def __init__(self, data: GateScores, basis: BoolArray, bonus: FloatArray | None = None) -> None:
+    def __init__(self, data: GateScores, basis: BoolArray) -> None:
         self.data = data
         self._reached = ~np.isnan(data.scores)
         seen = self._reached & basis[:, None]
@@ -161,10 +160,10 @@ class ShapeLearner:
         self._gains: FloatArray | None = None
         self.level = np.inf
         """Of the last fit: the index above which the asked share of the successes lies."""
-        self.set_bonus(bonus)
+        self.set_bonus(None)
 
     def set_bonus(self, bonus: FloatArray | None) -> None:
-        """Credit `bonus` tokens for an abort at each gate from now on."""
+        """Credit `bonus` (n_gates,) tokens for an abort at each gate, on top of those it saves, from now on."""
         self._costs = self._own_costs + (0.0 if bonus is None else bonus)
         self._ordered = in_time_order(self._costs)
 

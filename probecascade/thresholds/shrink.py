@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probecascade.thresholds.firing import BoolArray, FloatArray
+from probecascade.thresholds.firing import LOWEST, BoolArray, FloatArray
 from probecascade.thresholds.shape import ShapeLearner
 
 _RATIO = 0.75  # certifying successes inside after a stage, as a share of those before
@@ -24,7 +24,6 @@ class Region:
 
     thresholds: FloatArray
     inside: int
-    stages: int
 
 
 Steer = Callable[[ShapeLearner, FloatArray, FloatArray | None], None]
@@ -39,13 +38,13 @@ def shrink(
     certifying, open_: (n_episodes,) bool, disjoint; `open_` marks the successes that may be read freely, and
     failures are always open. Each stage refits the shape on what is open and on the certifying successes
     that have left the region, then raises the thresholds along that shape until the next count is reached.
-    The counts of the stages do not depend on `allowed`, so the regions of smaller and smaller `allowed` are nested.
+    Without `steer` the counts of the stages do not depend on `allowed`, so the regions of smaller and smaller
+    `allowed` are nested.
     """
     scores = learner.data.scores
     thresholds = np.full(scores.shape[1], LOWEST)
     m = int(certifying.sum())
     inside = certifying & ~np.isnan(scores).all(axis=1)
-    stages = 0
     while (count := int(inside.sum())) > allowed:
         goal = max(min(int(count * _RATIO), count - 1), 0)
         if count > _NEUTRAL * m:
@@ -62,12 +61,7 @@ def shrink(
         stop = max(goal, allowed)
         thresholds = np.maximum(thresholds, shape.cut(float(reach[stop])))
         inside &= np.greater_equal(scores, thresholds).any(axis=1)
-        stages += 1
-    return Region(thresholds, int(inside.sum()), stages)
-
-
-LOWEST = -float(np.finfo(np.float64).max)
-"""Threshold of a gate that fires at every score."""
+    return Region(thresholds, int(inside.sum()))
 
 
 def _weights(

@@ -41,7 +41,7 @@ def with_groups(arrays: Arrays) -> Arrays:
 
 def taught(seed: int, n: int = 60) -> tuple[Any, ...]:
     known = with_groups(episodes(n, seed))
-    return known["scores"], known["failed"], known["cost_after"], known["groups"]
+    return known["scores"], known["failed"], known["cost_after"], [f"taught {name}" for name in known["groups"]]
 
 
 def permuted(arrays: Arrays, order: NDArray[np.intp]) -> Arrays:

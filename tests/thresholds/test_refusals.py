@@ -110,6 +110,13 @@ def test_a_catch_target_alone_is_refused_by_the_keep_methods(method: str) -> Non
     refused(UsageError, "keep target alone", {"method": method, "catch": {0: 0.5}})
 
 
+def test_a_group_that_teaches_and_certifies_is_refused() -> None:
+    with pytest.raises(DataError, match=r"2 groups both teach and certify \(first: 'a'\)"):
+        calibrate(
+            SCORES, FAILED, ["a", "b", "c", "d"], keep=0.5, teachers=(SCORES, FAILED, COSTS, ["a", "b", "e", "f"])
+        )
+
+
 def test_feasibility_refuses_what_calibrate_refuses() -> None:
     with pytest.raises(DataError, match="not booleans"):
         feasibility(SCORES, FAILED.astype(int), catch={0: 0.5}, keep=0.5)
@@ -119,7 +126,7 @@ def test_feasibility_refuses_what_calibrate_refuses() -> None:
 
 def test_the_same_arrays_unspoilt_are_taken() -> None:
     """Else every refusal above might have another reason."""
-    known = (SCORES, FAILED, COSTS, ["a", "b", "c", "d"])
+    known = (SCORES, FAILED, COSTS, ["e", "f", "g", "h"])
     for method in ("certified", "empirical", "paper", "uniform", "single", "maxrank"):
         result = calibrate(
             SCORES,

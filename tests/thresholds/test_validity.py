@@ -10,10 +10,12 @@ from functools import cache
 
 import numpy as np
 import pytest
+from scipy.stats import binom, norm
 
 from benchmarks.adversaries import ADVERSARIES, broken, nominal
 from benchmarks.trials import CERTIFIED, DELTA, ENTRANTS, ORACLE_SHAPE, WITH_TEACHERS, Cell, Entrant, Trial, run_trials
 from probecascade.testing import World
+from probecascade.thresholds import allowed_misses, calibrate
 
 SIZE = 60_000
 KEEP_CELLS = (
@@ -149,3 +151,19 @@ def test_no_learner_breaks_the_level_of_shrinking(name: str) -> None:
 def test_a_learner_that_reads_what_it_must_not_is_found_out() -> None:
     found = np.mean([broken(CHEAT, 93, 0.95, np.random.default_rng([5, draw])) for draw in range(200)])
     assert found > bound(nominal(93, 0.95), 200)
+
+
+def test_a_fixed_seed_does_not_fix_which_ranks_certify() -> None:
+    """With as many successes each time, the random roles must differ from draw to draw though the seed does not."""
+    count = 600
+    wrong = 0
+    for draw in range(count):
+        rng = np.random.default_rng([17, draw])
+        failed = np.arange(500) < 200
+        scores = rng.normal(size=(500, 1)) + 3.0 * failed[:, None]
+        result = calibrate(scores, failed, keep=0.9, catch={0: 0.1})
+        assert result.certificates[0].certified
+        wrong += float(norm.sf(result.thresholds[0])) > 0.1
+    m = 300 - int(np.ceil(0.12 * 300))
+    allowed = allowed_misses(m, 0.1, delta=0.05)
+    assert wrong / count <= bound(float(binom.cdf(allowed, m, 0.1)), count)
