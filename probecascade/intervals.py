@@ -37,6 +37,8 @@ class Resampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise UsageError(f"a seed of {self.seed} was given: give a whole number of at least 0.")
         if not 0 < self.confidence < 1 or self.resamples < 1:
             raise UsageError(
                 f"a confidence of {self.confidence} and {self.resamples} resamples were given: "

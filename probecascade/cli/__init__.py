@@ -73,13 +73,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = typer.main.get_command(app)
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        code = command.main(args=arguments, prog_name="probecascade", standalone_mode=False)
+        # Not `command.main`, which turns Ctrl-C into an exit code without a word.
+        with command.make_context("probecascade", arguments) as context:
+            code = command.invoke(context)
+    except typer.Exit as done:
+        return done.exit_code
     except ProbecascadeError as error:
         return _refuse(str(error), error.exit_code)
     except typer.TyperException as error:
         return _refuse(error.format_message(), 2)
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         return _refuse("stopped before the end.", INTERRUPTED)
+    except BrokenPipeError:
+        raise  # whoever reads us has seen enough
+    except OSError as error:
+        where = "" if error.filename is None else f" {str(error.filename)!r}"
+        return _refuse(f"cannot read or write{where}: {error.strerror or error}; choose another place.", 2)
     return code if isinstance(code, int) else 0
 
 

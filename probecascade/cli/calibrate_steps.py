@@ -30,6 +30,7 @@ from probecascade.report import save_figures
 from probecascade.report.figures import IN_SAMPLE
 from probecascade.thresholds import Calibration, calibrate, feasibility, parse_target
 from probecascade.thresholds.operating import choose_target
+from probecascade.thresholds.problem import Sample
 
 _TEACHING = 0.30  # of the groups, where prices choose the target and no teachers are given
 
@@ -229,7 +230,9 @@ def _taught(teach: ScoreTable | None) -> tuple[Any, ...] | None:
 def _set_aside(files: Files, seed: int) -> Files:
     """Random groups as teachers, the others to certify."""
     labels = files.certify.labels
-    groups = np.random.default_rng(seed).permutation(np.unique(labels))
+    # Labels may be row numbers of a sorted file: the seed alone would pick the same ranks of the scores every time.
+    content = Sample.of(files.certify.data, labels).digest
+    groups = np.random.default_rng([seed, content]).permutation(np.unique(labels))
     teaching = np.isin(labels, groups[: int(np.ceil(_TEACHING * len(groups)))])
     return Files(files.certify.take(~teaching), files.certify.take(teaching), files.test)
 

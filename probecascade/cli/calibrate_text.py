@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,8 @@ def conditions(calibration: Calibration, of: ScoreTable) -> list[str]:
     return [
         f"Unit: {unit}.",
         "New episodes must be exchangeable with these: the same mix of tasks, the same agent, model and probes.",
-        f"The {100 * calibration.confidence:g} % are over all calibrations, those without a certificate included: "
+        f"The {percent(Fraction(str(calibration.confidence)))} are over all calibrations, those without a certificate "
+        "included: "
         "where a target is so hard that few are certified, more of the certified ones may be wrong.",
     ]
 

@@ -232,6 +232,11 @@ class Cascade:
 
 
 def _restore(entry: Mapping[str, Any], prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Gate:
+    threshold, counts = entry["threshold"], entry["counts"]
+    if threshold is not None and (isinstance(threshold, bool) or not isinstance(threshold, int | float)):
+        raise TypeError(f"the threshold at {entry['checkpoint']} is {threshold!r}, not a number")
+    if not isinstance(entry["probe"], dict) or not isinstance(counts, dict):
+        raise TypeError(f"the gate at {entry['checkpoint']} has no probe or no counts")
     own = {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
     return Gate(
         checkpoint=entry["checkpoint"],

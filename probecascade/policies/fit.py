@@ -22,6 +22,7 @@ from probecascade.probes import FittedProbe, LogisticFitter, choose_layer, fit_s
 from probecascade.store import SPLITS, Run, assign_split
 from probecascade.store.schema import n_layers_of, resolve_layers
 from probecascade.thresholds import (
+    METHODS,
     OFF,
     Calibration,
     GateScores,
@@ -110,6 +111,10 @@ def fit_cascade(
     UsageError without a target, or where targets and gates do not match; StoreError for layers that are not
     stored; DataError where a split holds one class only.
     """
+    if seed < 0:
+        raise UsageError(f"seed is {seed}: give a whole number of at least 0.")
+    if method not in METHODS:
+        raise UsageError(f"method is {method!r}: give one of {', '.join(METHODS)}.")
     if recalls is None and keep is None:
         raise UsageError("neither recall targets nor a keep target was given: give one, such as a keep of 0.95.")
     data = _Labelled.of(run, split_seed, shares)

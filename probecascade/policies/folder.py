@@ -54,7 +54,7 @@ def read_folder(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     if not (path / _TEXT).is_file():
         raise CascadeError(f"there is no cascade at {str(path)!r}: give a folder that `probecascade fit -o` made.")
     try:
-        record = json.loads((path / _TEXT).read_text(encoding="utf-8"))
+        record = json.loads((path / _TEXT).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
         version = int(record["format"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise damaged(path / _TEXT, error) from error
@@ -64,6 +64,10 @@ def read_folder(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         return record, load_arrays((path / _ARRAYS).read_bytes())
     except (OSError, SafetensorError) as error:
         raise damaged(path / _ARRAYS, error) from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
 
 
 def damaged(path: Path, error: Exception) -> CascadeError:

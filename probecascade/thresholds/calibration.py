@@ -200,7 +200,7 @@ def calibrate(
         unit=unit,
         certificates=found.certificates,
         gates=names,
-        notes=found.notes,
+        notes=(*found.notes, *_copies(problem.sample, ids)),
         data=data,
         groups=groups,
     )
@@ -248,6 +248,8 @@ def _problem(
         raise UsageError(f"confidence {confidence} is outside (0, 1): give a number such as 0.95.")
     if np.isinf(data.cost_after).any():
         raise DataError("costs hold infinite values: give finite tokens, NaN where a gate was not reached.")
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise UsageError(f"seed is {seed!r}: give a whole number of at least 0.")
     _refuse_duplicates(ids, len(data.failed))
     targets = Targets.parse(catch, keep, n_gates)
     _refuse_one_class(data)
@@ -260,6 +262,16 @@ def _problem(
         seed=seed,
     )
     return problem, data
+
+
+def _copies(sample: Sample, ids: Sequence[Any] | NDArray[Any] | None) -> tuple[str, ...]:
+    """A note where every episode looks like a copy of another and no ids say otherwise."""
+    data = sample.data
+    table = np.column_stack([data.scores, data.cost_after, data.failed])
+    counts = np.unique(table, axis=0, return_counts=True, equal_nan=True)[1]
+    if ids is not None or counts.min() < 2 or len(counts) < 20:
+        return ()
+    return ("every episode comes twice or more; if these are copies, nothing is promised: give ids to refuse them.",)
 
 
 def _names(gates: Sequence[str] | None, n_gates: int) -> tuple[str, ...]:

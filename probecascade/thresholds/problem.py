@@ -177,10 +177,11 @@ def refused(problem: Problem, note: str = "") -> Found:
     return Found(np.full(problem.sample.data.scores.shape[1], OFF), tuple(certificates), (note,) if note else ())
 
 
-def more_needed(there: int, apart: float, share: Fraction, delta: float) -> int:
+def more_needed(there: int, apart: float, share: Fraction, delta: float) -> int | None:
     """How many more of a class until those that certify, all but the share `apart`, are enough without a miss."""
     enough = smallest_sample(share, delta=delta)
-    assert enough is not None
+    if enough is None:
+        return None
     total = max(there, int(enough / (1 - apart)) - 2)
     while total - int(np.ceil(apart * total)) < enough:
         total += 1

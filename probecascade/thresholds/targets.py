@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -11,13 +12,19 @@ from probecascade.errors import UsageError
 TargetLike = str | float | Decimal | Fraction
 
 
+_FAR = re.compile(r"[eE][+-]?\d{3,}")
+
+
 def parse_target(value: TargetLike, *, what: str = "target") -> Fraction:
     """The exact fraction that `value` is written as: `"0.95"`, `0.95` and `"19/20"` are all 19/20.
 
     A float counts as its shortest decimal text. UsageError unless it lies in (0, 1].
     """
+    text = str(value).strip()
     try:
-        target = Fraction(str(value).strip())
+        if _FAR.search(text):  # an exponent of many digits would be written out in full
+            raise ValueError(text)
+        target = Fraction(text)
     except (ValueError, ZeroDivisionError):
         raise UsageError(f"{what} {value!r} is not a number: give a share in (0, 1], such as 0.95.") from None
     if not 0 < target <= 1:
@@ -57,5 +64,5 @@ def needed(target: Fraction, n: int) -> int:
 def percent(target: Fraction) -> str:
     """The target as exact percent text: 19/20 -> "95 %", 1/3 -> "100/3 %"."""
     scaled = target * 100
-    exact = 10**12 % scaled.denominator == 0
-    return f"{float(scaled):.12g} %" if exact else f"{scaled} %"
+    exact = 10**30 % scaled.denominator == 0
+    return f"{Decimal(scaled.numerator) / Decimal(scaled.denominator):f} %" if exact else f"{scaled} %"
