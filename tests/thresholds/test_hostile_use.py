@@ -161,8 +161,6 @@ def tried(scores: Floats, failed: Bools, settings: Arrays) -> None:
                 assert_sound(result, scores, failed)
 
 
-
-
 @pytest.mark.parametrize(("scores", "failed"), [pytest.param(*world, id=name) for name, world in WORLDS.items()])
 def test_any_world_alone(scores: Floats, failed: Bools) -> None:
     tried(scores, failed, {})
