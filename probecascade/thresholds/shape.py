@@ -20,6 +20,7 @@ from probecascade.thresholds.firing import LOWEST, OFF, BoolArray, FloatArray, G
 _ROUNDS = 6  # of the gains' fixed-point iteration from scratch; they settle within four in every world tried
 _FLAT = 1e-6  # a standardised slope below this is rounding, not evidence
 _RIDGE = 1e-2  # per episode, on the standardised slope: bounds it when the classes separate
+_SETTLED = 1e-6  # a Newton step below this changes no threshold that matters
 _SURE = 30.0  # log odds beyond which nothing changes
 _GAIN_ROWS = 4096  # doomed episodes that the gains are averaged over: more changes no digit that matters
 
@@ -243,7 +244,7 @@ class ShapeLearner:
             step0 = np.clip((h11 * g0 - h01 * g1) / det, -3.0, 3.0) * usable
             step1 = np.clip((h00 * g1 - h01 * g0) / det, -3.0, 3.0) * usable
             b0, b1 = b0 + step0, b1 + step1
-            if max(np.abs(step0).max(), np.abs(step1).max()) < 1e-9:
+            if max(np.abs(step0).max(), np.abs(step1).max()) < _SETTLED:
                 break
         self._beta = np.stack([b0, b1])
         return b0, np.where(usable & (b1 >= _FLAT), b1, 0.0)
