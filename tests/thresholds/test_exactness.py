@@ -200,7 +200,7 @@ def test_uniform_keeps_an_even_share_at_every_gate(world: World, keep: Fraction)
 
 
 @settings(max_examples=40, deadline=None)
-@given(worlds(gates=3), keeps, st.sampled_from([Fraction(3, 10), Fraction(1, 2)]))
+@given(worlds(gates=3, most=24), keeps, st.sampled_from([Fraction(3, 10), Fraction(1, 2)]))
 def test_paper_is_the_best_of_all_its_allocations(world: World, keep: Fraction, confidence: Fraction) -> None:
     result = calibrate(*world[:2], None, world[2], keep=keep, confidence=float(confidence), method="paper")
     data = in_order(world)
