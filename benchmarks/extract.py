@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import gc
+import itertools
 import json
 import statistics
 import sys
@@ -18,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
@@ -81,15 +82,6 @@ def extract(session: Session, episodes: Iterable[tuple[Task, int]], **limits: in
             yield recording
 
 
-def keep_nothing(session: Session, episodes: Iterable[tuple[Task, int]], **limits: int) -> Iterator[Recording]:
-    """The same engine and agent without hooks and states, and nothing stored."""
-    layers, session.engine.layers = session.engine.layers, ()
-    try:
-        yield from play_by_engine(session, limited_agent(session, session.agent.model, **limits), episodes)
-    finally:
-        session.engine.layers = layers
-
-
 def full_cascade(session: Session) -> Cascade:
     """A cascade with a probe at every checkpoint of the recipe, whose gates no score reaches."""
     rng = np.random.default_rng(0)
@@ -112,11 +104,23 @@ class Side:
     seconds: list[float] = dataclasses.field(default_factory=list)
     episodes: dict[str, Episode] = dataclasses.field(default_factory=dict)
 
-    def time(self, recordings: Iterable[Recording]) -> None:
-        started = time.perf_counter()
-        self.episodes = {recording.episode.episode_id: recording.episode for recording in recordings}
-        self.seconds.append(time.perf_counter() - started)
+    def steps(self, recordings: Iterable[Recording]) -> Iterator[None]:
+        """Play one episode at each step, on a clock that stands still between the steps."""
+        self.episodes, left = {}, iter(recordings)
+        self.seconds.append(0.0)
+        while True:
+            started = time.perf_counter()
+            recording = next(left, None)
+            self.seconds[-1] += time.perf_counter() - started
+            if recording is None:
+                break
+            self.episodes[recording.episode.episode_id] = recording.episode
+            yield
         print(f"{self.name}: {len(self.episodes)} episodes in {self.seconds[-1]:.1f} s", file=sys.stderr)
+
+    def time(self, recordings: Iterable[Recording]) -> None:
+        for _ in self.steps(recordings):
+            pass
 
     @property
     def tokens(self) -> int:
@@ -145,18 +149,17 @@ class Side:
 
 
 def measure_speed(session: Session, only: Sequence[str], repeats: int, serial: int) -> dict[str, Any]:
-    """Extraction beside the loops on `generate`, and beside itself without states; one warm-up round each first."""
+    """Extraction beside the loops on `generate`; one warm-up round each first."""
     episodes = list(session.episodes(session.tasks.tasks))
-    engine, bare = Side("extract"), Side("keep_nothing")
+    engine = Side("extract")
     list(extract(session, episodes, max_rounds=1))
-    for _ in range(repeats):
-        engine.time(extract(session, episodes))
-        if "capture" in only:
-            bare.time(keep_nothing(session, episodes))
-    found: dict[str, Any] = {"token_equal": {}, "sides": {engine.name: engine.record()}}
+    found: dict[str, Any] = {"token_equal": {}, "sides": {}}
     if "capture" in only:
-        found["capture_overhead"] = engine.pace / bare.pace - 1
-        found["sides"][bare.name] = bare.record()
+        found["capture_overhead"] = measure_capture(session, episodes, engine, found["sides"], repeats)
+    else:
+        for _ in range(repeats):
+            engine.time(extract(session, episodes))
+    found["sides"][engine.name] = engine.record()
     for part, name, width in (("batched", "batched_generate", session.engine.slots), ("generate", "generate", 1)):
         if part in only:
             chosen = episodes if width > 1 else episodes[:serial]
@@ -168,6 +171,59 @@ def measure_speed(session: Session, only: Sequence[str], repeats: int, serial: i
             found["token_equal"][name] = {"equal": side.equal_to(engine), "of": len(chosen)}
             found["sides"][name] = side.record()
     return found
+
+
+def measure_capture(
+    session: Session, episodes: list[tuple[Task, int]], engine: Side, sides: dict[str, Any], repeats: int
+) -> float:
+    """Seconds of extraction over those of an engine that keeps no state and stores nothing, minus 1.
+
+    The two play in turns of one episode, each on a model and cache of its own. Both do the same steps of decoding
+    with the same batches, so each step counts with the least of its times over the repeats: the cost is far smaller
+    than what a machine's other work adds to some steps of one run.
+    """
+    bare, keeping_none = Side("keep_nothing"), open_session(session.recipe, layers=(), tasks=session.tasks)
+    list(play_by_engine(keeping_none, limited_agent(keeping_none, keeping_none.agent.model, max_rounds=1), episodes))
+    clocks = StepClock(session), StepClock(keeping_none)
+    for _ in range(repeats):
+        both = [
+            engine.steps(extract(session, episodes)),
+            bare.steps(play_by_engine(keeping_none, keeping_none.agent, episodes)),
+        ]
+        for _ in itertools.zip_longest(*both):
+            pass
+        for side, clock in zip((engine, bare), clocks, strict=True):
+            clock.end_run(side.seconds[-1])
+    sides[bare.name] = bare.record()
+    return clocks[0].least() / clocks[1].least() - 1
+
+
+class StepClock:
+    """The seconds of every step of an engine's decoding, run by run, and those spent between the steps."""
+
+    def __init__(self, session: Session) -> None:
+        self.runs: list[list[float]] = []
+        self.between: list[float] = []
+        self._now: list[float] = []
+        engine = cast(Any, session.engine)
+        step = engine._tick
+
+        def timed(live: Any) -> None:
+            started = time.perf_counter()
+            step(live)
+            self._now.append(time.perf_counter() - started)
+
+        engine._tick = timed
+
+    def end_run(self, seconds: float) -> None:
+        """Close a run that took so many seconds in all."""
+        self.runs.append(self._now)
+        self.between.append(seconds - sum(self._now))
+        self._now = []
+
+    def least(self) -> float:
+        """Seconds of a run in which every step takes the least of its times, and so does what lies between them."""
+        return float(np.min(np.array(self.runs), axis=0).sum()) + min(self.between)
 
 
 def measure_hook(session: Session) -> dict[str, float]:

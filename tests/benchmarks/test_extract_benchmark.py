@@ -156,13 +156,26 @@ def test_the_loop_on_generate_keeps_the_states_of_its_own_tokens(
     torch.testing.assert_close(newest[1], clean[2][0, len(ids) - (1 if dropped else 2)], atol=1e-4, rtol=1e-4)
 
 
-def test_keeping_nothing_keeps_nothing_and_puts_the_layers_back(session: Session) -> None:
+def test_the_cost_of_keeping_is_that_of_the_same_steps(session: Session) -> None:
     episodes = list(session.episodes(session.tasks.tasks))
     kept = list(benchmark.extract(session, episodes))
-    bare = list(benchmark.keep_nothing(session, episodes))
     assert {recording.hidden.shape[1] for recording in kept} == {2}
-    assert {recording.hidden.shape[1] for recording in bare} == {0}
+    side, sides = benchmark.Side("extract"), {}
+    overhead = benchmark.measure_capture(session, episodes, side, sides, repeats=2)
+    assert -0.9 < overhead < 5
+    assert len(side.seconds) == len(sides["keep_nothing"]["seconds"]) == 2
     assert session.engine.layers == (0, 2)
+
+
+def test_a_step_counts_with_the_least_of_its_times(session: Session) -> None:
+    clock = benchmark.StepClock(session)
+    clock.runs, clock.between = [[3.0, 1.0], [2.0, 4.0]], [0.5, 0.25]
+    assert clock.least() == 3.25
+    clock = benchmark.StepClock(session)
+    list(benchmark.play_by_engine(session, session.agent, session.episodes(session.tasks.tasks)))
+    clock.end_run(1000.0)
+    assert len(clock.runs[0]) > EPISODES
+    assert sum(clock.runs[0]) + clock.between[0] == pytest.approx(1000.0)
 
 
 def test_the_timed_cascade_scores_every_checkpoint_and_stops_none(session: Session) -> None:
