@@ -17,6 +17,7 @@ from probecascade.cli.fit import fit
 from probecascade.cli.inspect import inspect
 from probecascade.cli.quickstart import quickstart
 from probecascade.cli.recalibrate import recalibrate
+from probecascade.cli.reread import reread
 from probecascade.cli.run import run
 from probecascade.errors import ProbecascadeError
 
@@ -61,6 +62,7 @@ app.command("run")(run)
 app.command("eval")(evaluate)
 app.command("inspect")(inspect)
 app.command("recalibrate")(recalibrate)
+app.command("reread")(reread)
 app.command("quickstart")(quickstart)
 
 
