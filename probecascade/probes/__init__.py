@@ -6,7 +6,16 @@ from probecascade.intervals import Interval
 from probecascade.probes.crossval import grouped_folds
 from probecascade.probes.fit import FittedProbe, LayerChoice, LogisticFitter, choose_layer
 from probecascade.probes.linear import LinearProbe, load_probe
-from probecascade.probes.metrics import PairAccuracy, auroc, auroc_interval, pair_accuracy
+from probecascade.probes.metrics import (
+    PairAccuracy,
+    auprc,
+    auroc,
+    auroc_interval,
+    brier,
+    caught_at_keep,
+    ece,
+    pair_accuracy,
+)
 from probecascade.probes.surface import SURFACE, fit_surface
 
 __all__ = [
@@ -17,9 +26,13 @@ __all__ = [
     "LinearProbe",
     "LogisticFitter",
     "PairAccuracy",
+    "auprc",
     "auroc",
     "auroc_interval",
+    "brier",
+    "caught_at_keep",
     "choose_layer",
+    "ece",
     "fit_surface",
     "grouped_folds",
     "load_probe",

@@ -1,9 +1,10 @@
-"""How well scores rank failed episodes above successful ones."""
+"""How well scores rank failed episodes above successful ones, and how far they can be taken at their word."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,78 @@ def auroc(scores: ArrayLike, failed: ArrayLike) -> float:
     successes = np.sort(values[~labels])
     twice_wins = sum(int(np.searchsorted(successes, values[labels], side).sum()) for side in ("left", "right"))
     return twice_wins / (2 * n_failed * n_success)
+
+
+def auprc(scores: ArrayLike, failed: ArrayLike) -> float:
+    """Average precision of failures: precision at each distinct score, weighted by the failures it adds.
+
+    scores, failed: (n,). Equal scores are taken together, so the order of the rows is of no account. Chance
+    is the share of failures, not one half. Raises DataError with one class.
+    """
+    values = as_scores(scores)
+    labels = as_labels(failed, len(values))
+    n_failed, _ = both_classes(labels)
+    order = np.argsort(-values, kind="stable")
+    ends = np.flatnonzero(np.r_[values[order][1:] != values[order][:-1], True])
+    caught = np.cumsum(labels[order])[ends]
+    precision = caught / (ends + 1)
+    return float((precision * np.diff(caught, prepend=0)).sum() / n_failed)
+
+
+def brier(scores: ArrayLike, failed: ArrayLike) -> float:
+    """Mean squared distance of P(failure) from what came, 0 at best (Brier 1950).
+
+    scores: (n,) in [0, 1]; failed: (n,). Raises DataError with one class, as `auroc` does, or on a score outside.
+    """
+    values, labels = _probabilities(scores, failed)
+    return float(np.square(values - labels).mean())
+
+
+def ece(scores: ArrayLike, failed: ArrayLike, bins: int = 10) -> float:
+    """Expected calibration error over bins of equal mass: mean |P(failure) said - share that failed|.
+
+    scores: (n,) in [0, 1]; failed: (n,). Bins are cut by rank, so each holds about n / bins episodes; equal
+    scores share the bin of their lowest rank. It is above 0 even for a perfect forecaster, by about
+    sqrt(bins / n) / 3. Source: equal-mass binning as in Nixon et al. 2019. DataError as `brier`; UsageError
+    without a bin.
+    """
+    if bins < 1:
+        raise UsageError(f"{bins} bins were asked for; ask for one or more.")
+    values, labels = _probabilities(scores, failed)
+    lowest_rank = np.searchsorted(np.sort(values), values, "left")
+    bin_of = lowest_rank * bins // len(values)
+    gaps = np.abs(np.bincount(bin_of, values) - np.bincount(bin_of, labels))
+    return float(gaps.sum() / len(values))
+
+
+def caught_at_keep(scores: ArrayLike, failed: ArrayLike, keep: str | float | Fraction = 0.95) -> float:
+    """Share of failures caught by the lowest threshold that still keeps `keep` of the successes.
+
+    scores, failed: (n,). The threshold fires at or above it and leaves ceil(keep * n_success) successes below;
+    counted in whole numbers, equal scores fire together. `keep` is taken as it is written: 0.95 is 19/20.
+    The threshold is set on the very rows it is judged on: a description of the scores, no promise.
+    Raises DataError with one class, UsageError on a keep outside (0, 1].
+    """
+    share = Fraction(str(keep))
+    if not 0 < share <= 1:
+        raise UsageError(f"A keep of {keep} was given; give a share of successes in (0, 1], such as 0.95.")
+    values = as_scores(scores)
+    labels = as_labels(failed, len(values))
+    n_failed, n_success = both_classes(labels)
+    needed = -(-share.numerator * n_success // share.denominator)
+    highest_kept = np.sort(values[~labels])[needed - 1]
+    return int((values[labels] > highest_kept).sum()) / n_failed
+
+
+def _probabilities(scores: ArrayLike, failed: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    values = as_scores(scores)
+    labels = as_labels(failed, len(values))
+    both_classes(labels)
+    if values.min() < 0 or values.max() > 1:
+        raise DataError(
+            f"Scores between {values.min():g} and {values.max():g} were given; give probabilities in [0, 1]."
+        )
+    return values, labels
 
 
 def auroc_interval(

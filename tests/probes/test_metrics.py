@@ -2,15 +2,26 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
 from probecascade.errors import DataError, UsageError
-from probecascade.probes import Interval, auroc, auroc_interval, pair_accuracy
+from probecascade.probes import (
+    Interval,
+    auprc,
+    auroc,
+    auroc_interval,
+    brier,
+    caught_at_keep,
+    ece,
+    pair_accuracy,
+)
 
 
 def wins(scores: list[float], failed: list[bool]) -> tuple[float, int]:
@@ -161,3 +172,66 @@ def test_other_bad_input_is_refused() -> None:
         auroc_interval([0.1, 0.2], [0, 1], [0, 1], confidence=95)
     with pytest.raises(UsageError, match="resample"):
         auroc_interval([0.1, 0.2], [0, 1], [0, 1], resamples=0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(rows, st.sampled_from(["0.01", "0.3", "0.5", "0.95", "1", "1/3"]))
+def test_the_other_metrics_agree_with_scikit_learn_and_with_brute_force(
+    rows: list[tuple[int, bool, int]], keep: str
+) -> None:
+    scores = np.array([s / 7 for s, _, _ in rows])
+    failed = np.array([f for _, f, _ in rows])
+    if failed.all() or not failed.any():
+        for metric in (auprc, brier, ece, caught_at_keep):
+            with pytest.raises(DataError, match="at least one of each"):
+                metric(scores, failed)
+        return
+    assert auprc(scores, failed) == pytest.approx(average_precision_score(failed, scores), abs=1e-12)
+    assert brier(scores, failed) == pytest.approx(brier_score_loss(failed, scores), abs=1e-12)
+    assert ece(scores, failed, bins=1) == pytest.approx(abs(scores.mean() - failed.mean()), abs=1e-12)
+    successes = scores[~failed]
+    sound = [t for t in [*scores, np.inf] if (successes < t).sum() >= Fraction(keep) * len(successes)]
+    caught = float((scores[failed] >= min(sound)).sum() / failed.sum())
+    assert caught_at_keep(scores, failed, keep) == caught
+    turned = np.random.default_rng(0).permutation(len(scores))
+    for metric in (auprc, brier, ece, caught_at_keep):
+        assert metric(scores[turned], failed[turned]) == pytest.approx(metric(scores, failed), abs=1e-12)
+
+
+def test_golden_values_of_the_other_metrics() -> None:
+    scores = [0.2, 0.2, 0.6, 0.6, 0.9, 0.9, 1.0, 0.0]
+    failed = [0, 0, 1, 0, 1, 1, 1, 0]
+    assert auprc(scores, failed) == pytest.approx(3 / 4 * 1.0 + 1 / 4 * 4 / 5)
+    assert brier(scores, failed) == pytest.approx((0.04 * 2 + 0.16 + 0.36 + 0.01 * 2) / 8)
+    # bins of two by rank: {0, .2, .2}, {.6, .6}, {.9, .9}, {1}, the tie in the bin of its lowest rank
+    assert ece(scores, failed, bins=4) == pytest.approx((0.4 + 0.2 + 0.2 + 0.0) / 8)
+    assert caught_at_keep(scores, failed, 0.75) == 1.0
+    assert caught_at_keep(scores, failed, 0.76) == 0.75
+
+
+def test_a_share_is_taken_as_it_is_written() -> None:
+    """55 of 100 successes, where floating-point arithmetic asks for 56."""
+    assert math.ceil(0.55 * 100) == 56
+    assert caught_at_keep(np.append(np.arange(100) / 100, 0.545), np.append(np.zeros(100), 1), 0.55) == 1.0
+
+
+def test_calibrated_scores_have_a_small_ece_and_overconfident_ones_do_not() -> None:
+    rng = np.random.default_rng(0)
+    chance = rng.uniform(0.05, 0.95, size=20_000)
+    failed = rng.random(20_000) < chance
+    assert ece(chance, failed) < 0.012
+    assert ece(np.clip(1.8 * chance - 0.4, 0, 1), failed) > 0.1
+
+
+@pytest.mark.parametrize("metric", [brier, ece])
+def test_scores_that_are_no_probabilities_are_refused(metric: Callable[..., float]) -> None:
+    with pytest.raises(DataError, match=r"between -1 and 0.5 .*probabilities"):
+        metric([-1.0, 0.5], [0, 1])
+
+
+def test_a_keep_outside_its_range_and_no_bins_are_refused() -> None:
+    for keep in (0, 1.5, -0.1):
+        with pytest.raises(UsageError, match="share of successes"):
+            caught_at_keep([0.1, 0.5], [0, 1], keep)
+    with pytest.raises(UsageError, match="0 bins"):
+        ece([0.1, 0.5], [0, 1], bins=0)
