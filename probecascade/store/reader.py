@@ -14,16 +14,19 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from probecascade.episode import LABELLED, Episode
+from probecascade.episode import LABELLED, Episode, Step, stored_text
 from probecascade.errors import StoreError
 from probecascade.store import schema
+from probecascade.store.attributes import COLUMNS, attribute_column, read_attributes
 from probecascade.store.layout import bytes_on_disk, list_incomplete, list_shards, read_header
 from probecascade.store.shard import (
     ShardIndex,
+    read_checkpoint,
     read_episode,
     read_hidden,
     read_index,
     read_states,
+    read_steps,
     rows_of,
 )
 
@@ -66,10 +69,13 @@ class CheckpointRows:
     """All states of one checkpoint name, (n,) each, in episode order. `episode` indexes the run's episodes.
 
     `position`, `tokens`, `generated`, `calls` and `seconds` are those of `episode.Checkpoint`; `signals` is
-    (n, len(SIGNALS)) in the order of `episode.SIGNALS`.
+    (n, len(SIGNALS)) in the order of `episode.SIGNALS`. `ordinal` counts the checkpoints of an episode in the
+    order in which they came. `checks` maps the name of every check in the run to (n,) float64, NaN where the
+    environment did not supply it.
     """
 
     episode: NDArray[np.int64]
+    ordinal: NDArray[np.int64]
     round: NDArray[np.int64]
     position: NDArray[np.int64]
     tokens: NDArray[np.int64]
@@ -78,6 +84,7 @@ class CheckpointRows:
     seconds: NDArray[np.float64]
     final: NDArray[np.bool_]
     signals: NDArray[np.float32]
+    checks: Mapping[str, NDArray[np.float64]]
 
     def __len__(self) -> int:
         return len(self.episode)
@@ -137,7 +144,8 @@ class Run:
         return int(self._begin[-1])
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_recent": None}  # vectors are read again sooner than sent
+        # what is cached from the shards is read again sooner than sent
+        return {key: value for key, value in self.__dict__.items() if key != "_steps"} | {"_recent": None}
 
     @cached_property
     def episodes(self) -> EpisodeTable:
@@ -163,16 +171,65 @@ class Run:
                 order[name] = min(key, order.get(name, key))
         return tuple(sorted(order, key=lambda name: order[name]))
 
+    def attributes(self, name: str) -> NDArray[np.object_]:
+        """One attribute of every episode, (n_episodes,), None where an episode lacks it.
+
+        `seed`, `task_id`, `group`, `outcome` and `run` (the folder's name) can be asked for like any other. UsageError
+        that names the nearest if no episode has the attribute, StoreError if a shard is damaged.
+        """
+        if name == "run":
+            column = np.empty(len(self), dtype=object)
+            column[:] = self.path.resolve().name
+            return column
+        if name in COLUMNS:
+            return np.array(getattr(self.episodes, name).tolist(), dtype=object)
+        return attribute_column(self._attributes, name, ("run", *COLUMNS))
+
+    @cached_property
+    def _attributes(self) -> tuple[Mapping[str, Any], ...]:
+        return read_attributes(self._shards)
+
     def rows(self, name: str) -> CheckpointRows:
         """Facts about all states of this checkpoint. StoreError names the stored ones if it is unknown."""
         found = self._slices(name)
         columns = {
             column: np.concatenate([shard.checkpoints[column][rows] for _, shard, rows in found])
-            for column in ("round", "position", "tokens", "generated", "calls", "seconds", "final")
+            for column in ("ordinal", "round", "position", "tokens", "generated", "calls", "seconds", "final")
         }
         episode = np.concatenate([shard.checkpoints["episode"][rows] + begin for begin, shard, rows in found])
         signals = np.concatenate([shard.signals[rows] for _, shard, rows in found])
-        return CheckpointRows(episode=episode, signals=signals, **columns)
+        absent = [np.full(rows.stop - rows.start, np.nan) for _, _, rows in found]
+        checks = {
+            check: np.concatenate(
+                [
+                    shard.checks[check][rows] if check in shard.checks else gap
+                    for (_, shard, rows), gap in zip(found, absent, strict=True)
+                ]
+            )
+            for check in self.check_names
+        }
+        return CheckpointRows(episode=episode, signals=signals, checks=checks, **columns)
+
+    @cached_property
+    def check_names(self) -> tuple[str, ...]:
+        """Names of the checks that the environment supplied anywhere in the run, sorted."""
+        return tuple(sorted({name for shard in self._shards for name in shard.checks}))
+
+    def texts(self, name: str) -> list[str]:
+        """What the agent had written and read at this checkpoint, row for row those of `rows(name)`.
+
+        The same text as live (`agents.transcript.text_at`). StoreError as for `rows`, or where a shard is damaged.
+        """
+        found = []
+        for begin, shard, rows in self._slices(name):
+            for row in range(rows.start, rows.stop):
+                episode = int(begin + shard.checkpoints["episode"][row])
+                found.append(stored_text(self._steps[episode], read_checkpoint(shard, row)))
+        return found
+
+    @cached_property
+    def _steps(self) -> list[tuple[Step, ...]]:
+        return [steps for shard in self._shards for steps in read_steps(shard)]
 
     def states(self, name: str, layer: int) -> NDArray[np.float32]:
         """Hidden states of this checkpoint at one layer, (n, d_model) float32, row for row those of
