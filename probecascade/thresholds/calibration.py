@@ -21,7 +21,7 @@ from probecascade.thresholds.firing import OFF, FloatArray, GateScores
 from probecascade.thresholds.problem import Certificate, Found, Problem, Sample, Targets, Unit
 from probecascade.thresholds.promise import promise
 from probecascade.thresholds.rivals import maxrank, paper, single, uniform
-from probecascade.thresholds.targets import TargetLike
+from probecascade.thresholds.targets import TargetLike, percent
 
 METHODS: Mapping[str, Callable[[Problem], Found]] = {
     "certified": certified,
@@ -200,9 +200,9 @@ def calibrate(
         unit=unit,
         certificates=found.certificates,
         gates=names,
-        notes=(*found.notes, *_copies(problem.sample, ids)),
-        data=data,
-        groups=groups,
+        notes=(*found.notes, *_copies(problem.sample, ids), *_out_of_order(data, problem.targets, names)),
+        data=data.take(np.arange(len(data.failed))),  # a copy: `seen` is counted later, whatever becomes of the arrays
+        groups=None if groups is None else np.array(groups),
     )
 
 
@@ -272,6 +272,20 @@ def _copies(sample: Sample, ids: Sequence[Any] | NDArray[Any] | None) -> tuple[s
     if ids is not None or counts.min() < 2 or len(counts) < 20:
         return ()
     return ("every episode comes twice or more; if these are copies, nothing is promised: give ids to refuse them.",)
+
+
+def _out_of_order(data: GateScores, targets: Targets, names: Sequence[str]) -> list[str]:
+    """A note for each catch target that counts gates which some episodes reach only after later ones."""
+    found = []
+    for gate, share in targets.catch:
+        before, after = data.cost_after[:, : gate + 1], data.cost_after[:, gate + 1 :]
+        rows = np.nan_to_num(before, nan=np.inf).min(axis=1) < np.nan_to_num(after, nan=-1.0).max(axis=1, initial=-1.0)
+        if count := int((rows & data.failed).sum()):
+            found.append(
+                f"{count} failed episodes reach a gate up to {names[gate]} only after a later one: {percent(share)} "
+                "counts an abort at either, whichever comes first."
+            )
+    return found
 
 
 def _names(gates: Sequence[str] | None, n_gates: int) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from probecascade.thresholds import OFF, Calibration, GateScores, allowed_misses, calibrate, smallest_sample
 from probecascade.thresholds.problem import Problem, Sample, Targets, pick
+from probecascade.thresholds.shape import learn_shape
 
 NAN = float("nan")
 LOWEST = -float(np.finfo(np.float64).max)
@@ -281,6 +282,40 @@ def test_certified_catch_thresholds_are_the_largest_in_sequence(
     assert [c.seen for c in result.certificates] == missed
     if any(promised):
         assert result.thresholds.tolist() == [*expected, *[OFF] * (scores.shape[1] - len(shares))]
+
+
+@settings(max_examples=60, deadline=None)
+@given(worlds(gates=4, most=24), confidences, st.sampled_from([{1: 0.3}, {3: 0.5}, {1: 0.2, 3: 0.5}, {0: 0.1, 2: 0.4}]))
+def test_certified_catch_thresholds_of_several_gates_are_the_highest_of_their_shape(
+    world: World, confidence: Fraction, catch: dict[int, float]
+) -> None:
+    """Gates between two targets move together along one index; every level of it is tried here."""
+    scores, failed, costs = world
+    assume(scores.shape[1] > max(catch))
+    known = teachers(scores.shape[1])
+    scores = scores / 64 if np.nanmax(scores) > 4 else scores  # into the range of the teachers
+    result = calibrate(scores, failed, None, costs, catch=catch, confidence=float(confidence), teachers=known)
+    shape = learn_shape(GateScores.check(*known), loss=0.3)
+    left = scores[failed]
+    n, delta = len(left), Fraction(str(float(1 - confidence) / len(catch)))
+    missed, start, met = [], 0, []
+    fired = np.zeros(n, dtype=np.bool_)
+    for end, share in catch.items():
+        allowed = most_misses(n, 1 - Fraction(str(share)), delta)
+        block = list(range(start, end + 1))
+        index = shape.columns(block).index(scores[failed][:, block]).max(axis=1)
+        index[fired] = -np.inf
+        levels = sorted({v for v in index if math.isfinite(v)}, reverse=True)
+        enough = [v for v in levels if n - int(fired.sum()) - int((index >= v).sum()) <= max(allowed, 0)]
+        if n - int(fired.sum()) > max(allowed, 0) and levels:
+            fired = fired | (index >= [*enough, levels[-1]][0])
+        missed.append(n - int(fired.sum()))
+        met.append(allowed >= 0 and missed[-1] <= allowed)
+        start = end + 1
+    assert [c.seen for c in result.certificates] == missed
+    assert [c.certified for c in result.certificates] == [all(met[: i + 1]) for i in range(len(met))]
+    if result.certificates[0].certified:
+        np.testing.assert_array_equal((scores[failed] >= result.thresholds).any(axis=1), fired)
 
 
 @settings(max_examples=40, deadline=None)

@@ -104,13 +104,17 @@ TOGETHER = (
     r" Keep and catch hold at [\d./]+ % each"
     r"(?:, and together at [\d./]+ % or more|; nothing is said of both together)\."
 )
-ASSUMED = r" The promise assumes that no group of new episodes is larger than the largest seen \(\d+\)\."
+ASSUMED = (
+    r"(?: The promise assumes that no group of new episodes is larger than the largest seen \(\d+\)\."
+    r"| \d+ failed episodes reach a gate up to gate \d only after a later one: [\d./]+ % counts an abort at either, "
+    r"whichever comes first\.)"
+)
 UNIT = "(?:episodes|groups, counting one run of each group drawn at random|groups, counting all their episodes)"
 SENTENCES = (
     rf"{COUNTED}; nothing is promised for new episodes(?:{REASONS})?\.",
     rf"With [\d./]+ % confidence over the calibration {UNIT}, "
     rf"{CLAUSE}(?: and {CLAUSE})?, provided new episodes are like these\."
-    rf"(?:{TOGETHER})?(?:{ASSUMED})?(?: Not promised{REASONS}\.)? {COUNTED}\.",
+    rf"(?:{TOGETHER})?{ASSUMED}*(?: Not promised{REASONS}\.)? {COUNTED}\.",
 )
 
 
@@ -262,3 +266,27 @@ def test_a_catch_that_was_never_tested_is_not_called_hopeless() -> None:
     result = calibrate(scores, failed, keep=0.95, catch={1: 0.3})
     assert not result.certified
     assert result.needed["doomed"] is not None
+
+
+def test_what_is_seen_does_not_change_with_the_callers_arrays() -> None:
+    rng = np.random.default_rng(0)
+    failed = rng.random(200) < 0.5
+    scores = rng.normal(size=(200, 2)) + 2.0 * failed[:, None]
+    groups = np.arange(200)
+    given = (scores.copy(), failed.copy(), groups.copy())
+    result = calibrate(*given, keep=0.8)
+    before = calibrate(scores, failed, groups, keep=0.8).seen
+    given[0][:], given[1][:], given[2][:] = 0.0, True, 0
+    assert result.seen == before
+
+
+def test_gates_out_of_order_are_said_where_a_catch_target_counts_them() -> None:
+    rng = np.random.default_rng(0)
+    failed = np.arange(200) % 2 == 0
+    scores = rng.normal(size=(200, 2)) + 2.0 * failed[:, None]
+    costs = np.tile([20.0, 10.0], (200, 1))
+    assert not calibrate(scores, failed, cost_after=costs, catch={0: 0.3, 1: 0.5}).notes
+    costs[:7] = costs[:7, ::-1]
+    (note,) = calibrate(scores, failed, cost_after=costs, catch={0: 0.3, 1: 0.5}).notes
+    assert note.startswith("4 failed episodes reach a gate up to gate 0 only after a later one")
+    assert not calibrate(scores, failed, cost_after=costs, keep=0.8).notes
