@@ -2,6 +2,7 @@
 
 from probecascade.evaluation.backtest import backtest_run
 from probecascade.evaluation.replay import replay_policy
+from probecascade.evaluation.sweep_result import SweepResult
 from probecascade.evaluation.twins import PolicyOutcome, compare_twins, read_off
 from probecascade.intervals import Resampling, mean_interval, ratio_interval, share_interval
 from probecascade.thresholds import Backtest, GateOutcome, Saving, Spending, backtest
@@ -13,6 +14,7 @@ __all__ = [
     "Resampling",
     "Saving",
     "Spending",
+    "SweepResult",
     "backtest",
     "backtest_run",
     "compare_twins",
