@@ -5,7 +5,7 @@ Words are those of `docs/design.md` section 2. Token counts never include the pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -94,11 +94,14 @@ class Foresight:
     """What an action is about to bring, known before the tool is called.
 
     `events` are extra checkpoints at the turn's last token (("part", 1) becomes `part:1`); `final`
-    says that the action ends the episode, so that its checkpoints are no gates by default.
+    says that the action ends the episode, so that its checkpoints are no gates by default. `checks` are numbers
+    that the environment can tell of the action as it is written (does the tool exist?); they never tell what the
+    action will bring or whether an answer is right, since probes may read them.
     """
 
     events: tuple[tuple[str, int], ...] = ()
     final: bool = False
+    checks: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,8 @@ class Checkpoint:
 
     `position` indexes `Episode.token_ids`. `tokens`, `generated`, `calls` and `seconds` are what had
     been spent up to and including that token (tool call of the round not included), so what remains
-    strictly after it is the episode's total minus these.
+    strictly after it is the episode's total minus these. `checks` are those of the turn's action
+    (`Foresight.checks`); there are none before the action is known.
     """
 
     kind: str  # prompt, thought, action, observation, or an event that the environment names (part)
@@ -148,6 +152,7 @@ class Checkpoint:
     seconds: float
     final: bool  # on the turn that ends the episode
     signals: tuple[float, ...]  # in the order of SIGNALS
+    checks: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -225,7 +230,8 @@ class Moment:
 
     `hidden` maps a layer (non-negative, 0 = embedding output) to its state, (d_model,), already cast to
     the dtype of the store. `transcript` holds the finished rounds; `thought` and `action` are the
-    current turn's (empty at `prompt`, at `thought` only the thought is known).
+    current turn's (empty at `prompt`, at `thought` only the thought is known), and so is `turn`, its text exactly
+    as sampled (empty until the turn is complete, and again once it is part of the transcript).
     """
 
     checkpoint: Checkpoint
@@ -236,3 +242,29 @@ class Moment:
     observation: str
     rounds_left: int
     tokens_left: int
+    turn: str = ""
+
+    @property
+    def text(self) -> str:
+        """What the agent has written and read up to here; see `transcript_text`."""
+        return transcript_text(self.transcript, self.thought if self.checkpoint.kind == "thought" else self.turn)
+
+
+def transcript_text(finished: Sequence[Step], turn: str = "") -> str:
+    """Finished rounds and the text of the turn under way, as one text; the statement of the task apart.
+
+    Each turn is as sampled and each observation as shown, without outer blanks; the template's words around them
+    are left out, so that the text is the same live, in a loop that is not ours, and from a stored run.
+    """
+    lines = [line for step in finished for line in (step.text.strip(), f"Observation: {step.observation.strip()}")]
+    return "\n".join([*lines, turn.strip()] if turn.strip() else lines)
+
+
+def stored_text(steps: Sequence[Step], point: Checkpoint) -> str:
+    """The text of the moment at this checkpoint, from the steps of its finished episode."""
+    observed = point.kind == "observation"
+    finished = [s for s in steps if s.round < point.round or (observed and s.round == point.round)]
+    current = next((s for s in steps if s.round == point.round and not observed), None)
+    if current is None:
+        return transcript_text(finished)
+    return transcript_text(finished, current.thought if point.kind == "thought" else current.text)

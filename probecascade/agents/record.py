@@ -262,6 +262,7 @@ class EpisodeRecord:
             seconds=self._seconds,
             final=self._foresight.final and kind != "observation",
             signals=self._signals(back),
+            checks=self._foresight.checks,
         )
         rounded = cast(state, self.settings.store_dtype)
         if kind in self.settings.checkpoints:
@@ -276,6 +277,7 @@ class EpisodeRecord:
             observation=self._observation,
             rounds_left=self.settings.max_rounds - self.round,
             tokens_left=self.settings.max_episode_tokens - checkpoint.tokens,
+            turn="" if self._parsed is None or kind == "observation" else self.model.decode(self.turn_ids),
         )
 
     def _signals(self, back: int) -> tuple[float, ...]:

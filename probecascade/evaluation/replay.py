@@ -82,6 +82,7 @@ def _moment(
         observation=done[-1].observation if done else "",
         rounds_left=sys.maxsize if max_rounds is None else max_rounds - point.round,
         tokens_left=sys.maxsize if max_tokens is None else max_tokens - point.tokens,
+        turn="" if current is None or point.kind in ("prompt", "thought", "observation") else current.text,
     )
 
 

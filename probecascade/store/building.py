@@ -96,6 +96,12 @@ def _write_checkpoints(group: Any, entries: Sequence[Entry], order: Sequence[tup
     for slot, name in enumerate(SIGNALS):
         column = np.array([checkpoint.signals[slot] for checkpoint in kept], dtype=np.float32)
         signals.create_dataset(name, data=column)
+    names = sorted({name for checkpoint in kept for name in checkpoint.checks})
+    if names:
+        checks = group.create_group("checks")
+        for name in names:
+            data = np.array([checkpoint.checks.get(name, np.nan) for checkpoint in kept], dtype=np.float64)
+            checks.create_dataset(name, data=data)
 
 
 def _write_columns(group: Any, columns: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:

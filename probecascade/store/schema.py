@@ -7,6 +7,8 @@
         checkpoints/*      one column per fact, (n_checkpoints,), rows grouped by checkpoint name and in
                            episode order within a name: one checkpoint of one layer is one contiguous slice
         checkpoints/signals/*  one float32 column per name in `episode.SIGNALS`
+        checkpoints/checks/*   one float64 column per check that the environment supplied, NaN where it did not;
+                           the group is absent from shards without any
         episodes/*         one column per fact, (n_episodes,), in the order in which episodes were added
         episodes/transcript    JSON text: steps, attributes, decision
         episodes/token_ids     exact ids of all episodes, flat; `token_offset`, (n_episodes + 1,), cuts them

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from probecascade.episode import SIGNALS, Checkpoint, Episode
+from probecascade.episode import SIGNALS, Checkpoint, Episode, Step
 from probecascade.errors import StoreError
 from probecascade.store import schema
 from probecascade.store.transcript import OUTCOMES, load_transcript
@@ -29,6 +29,7 @@ class ShardIndex:
     episodes: Mapping[str, NDArray[Any]]
     checkpoints: Mapping[str, NDArray[Any]]
     signals: NDArray[np.float32]
+    checks: Mapping[str, NDArray[np.float64]]
     rows: Mapping[str, slice]
 
     @property
@@ -66,11 +67,13 @@ def read_index(path: Path, layers: Sequence[int], d_model: int, dtype: str) -> S
         signals = np.empty((n_rows, len(SIGNALS)), dtype=np.float32)
         for slot, name in enumerate(SIGNALS):
             signals[:, slot] = file["checkpoints/signals"][name][:]
+        stored = file["checkpoints"].get("checks", {})
+        checks = {str(name): stored[name][:].astype(np.float64) for name in stored}
         unknown = set(episodes["outcome"]) - set(OUTCOMES)
         if unknown:
             raise ValueError(f"unknown outcomes {sorted(unknown)}")
         _check_hidden(path, file["hidden"], layers, (n_rows, d_model), dtype)
-    return ShardIndex(path, episodes, checkpoints, signals, _name_slices(path, checkpoints))
+    return ShardIndex(path, episodes, checkpoints, signals, checks, _name_slices(path, checkpoints))
 
 
 def _read_columns(group: Any, columns: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
@@ -156,7 +159,7 @@ def read_episode(index: ShardIndex, row: int) -> Episode:
         reward=float(fact["reward"]),
         reason=fact["reason"],
         steps=steps,
-        checkpoints=tuple(_checkpoint(index, position) for position in rows_of(index, row)),
+        checkpoints=tuple(read_checkpoint(index, position) for position in rows_of(index, row)),
         token_ids=token_ids,
         prompt_tokens=int(fact["prompt_tokens"]),
         generated=int(fact["generated"]),
@@ -171,6 +174,12 @@ def read_episode(index: ShardIndex, row: int) -> Episode:
     )
 
 
+def read_steps(index: ShardIndex) -> list[tuple[Step, ...]]:
+    """The steps of every episode of the shard, in its order."""
+    with opened(index.path) as file:
+        return [load_transcript(text.decode("ascii"))[0] for text in file["episodes"]["transcript"][:]]
+
+
 def rows_of(index: ShardIndex, row: int) -> NDArray[np.intp]:
     """Checkpoint rows of the episode in this row, in the episode's own order."""
     rows = np.flatnonzero(index.checkpoints["episode"] == row)
@@ -181,7 +190,9 @@ def _optional(value: Any) -> int | None:
     return None if value < 0 else int(value)
 
 
-def _checkpoint(index: ShardIndex, row: int) -> Checkpoint:
+def read_checkpoint(index: ShardIndex, row: int) -> Checkpoint:
+    """The checkpoint in this row of the shard's checkpoints."""
+
     def fact(name: str, kind: Callable[[Any], Any]) -> Any:
         return kind(index.checkpoints[name][row])
 
@@ -196,4 +207,5 @@ def _checkpoint(index: ShardIndex, row: int) -> Checkpoint:
         seconds=fact("seconds", float),
         final=fact("final", bool),
         signals=tuple(index.signals[row].tolist()),
+        checks={name: float(values[row]) for name, values in index.checks.items() if not np.isnan(values[row])},
     )

@@ -66,6 +66,12 @@ def _check_checkpoints(name: str, episode: Episode) -> None:
                 f"{name} has {len(checkpoint.signals)} signals at {checkpoint.name}; expected "
                 f"{len(SIGNALS)}: {', '.join(SIGNALS)}."
             )
+        for check, value in checkpoint.checks.items():
+            if not check.isidentifier() or not math.isfinite(value):
+                raise StoreError(
+                    f"{name} has the check {check!r} = {value} at {checkpoint.name}; give a name such as "
+                    "tool_exists and a finite number, or leave the check out."
+                )
 
 
 def episode_columns(episode: Episode) -> dict[str, Any]:
