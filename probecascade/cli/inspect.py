@@ -143,9 +143,13 @@ def _index(run: Run, wanted: str) -> int:
 
 def _episode(run: Run, index: int, cascade: Cascade | None, as_json: bool) -> None:
     from probecascade.cli.tables import print_json
+    from probecascade.policies.scoring import score_episode
 
     episode = run.episode(index)
-    scores = {} if cascade is None else scores_of(run, index, episode, cascade)
+    scores = {}
+    if cascade is not None:
+        thresholds = {gate.checkpoint: gate.threshold for gate in cascade.gates}
+        scores = {name: (value, thresholds[name]) for name, value in score_episode(run, index, cascade).items()}
     stop = next((name for name, (score, threshold) in scores.items() if score >= threshold), None)
     if as_json:
         return print_json(_episode_record(index, episode, cascade, scores, stop))
@@ -169,23 +173,6 @@ def _episode(run: Run, index: int, cascade: Cascade | None, as_json: bool) -> No
     typer.echo(_signals_table(episode))
     if cascade is not None:
         typer.echo(f"aborted at {stop}" if stop else "no gate fires")
-
-
-def scores_of(run: Run, index: int, episode: Episode, cascade: Cascade) -> dict[str, tuple[float, float]]:
-    """Score and threshold at each gate that the episode reaches, in the order in which it reaches them."""
-    import numpy as np
-
-    gates = {gate.checkpoint: gate for gate in cascade.gates}
-    hidden = run.hidden(index)
-    found = {}
-    for point, states in zip(episode.checkpoints, hidden, strict=True):
-        gate = gates.get(point.name)
-        if gate is None or (point.final and not cascade.gate_answers):
-            continue
-        signals = np.asarray(point.signals, dtype=np.float32)[None, :]
-        own = None if gate.layer is None else states[run.layers.index(gate.layer)][None, :]
-        found[point.name] = (float(gate.score(own, signals)[0]), gate.threshold)
-    return found
 
 
 def _scored_lines(

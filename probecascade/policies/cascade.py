@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probecascade.episode import CONTINUE, Decision, Moment, Task
 from probecascade.errors import CascadeError, DataError
-from probecascade.interfaces import Probe
+from probecascade.interfaces import EpisodeWatch, Probe
 from probecascade.policies.folder import damaged, read_folder, write_folder
 from probecascade.policies.provenance import check_header, overlap
+from probecascade.policies.taps import EarlierStates, Shown, States, Tap, check_taps, earlier_taps, live, reads
 from probecascade.probes import load_probe
 from probecascade.thresholds import OFF
 
@@ -32,9 +33,11 @@ class StorableProbe(Protocol):
 class Gate:
     """A checkpoint, its probe and its threshold; it fires when score >= threshold (`OFF`: never).
 
-    `layer` counts from 0 (the embedding output) and is None for a probe on surface signals. `target` and
-    `reached` say what was asked of the gate and whether the calibration episodes allowed it; `counts` holds
-    what the gate did on them.
+    `layer` counts from 0 (the embedding output) and is None for a probe that reads no states. `taps` are the
+    checkpoints and layers whose states the probe reads side by side: without them (`checkpoint`, `layer`) alone;
+    those of other checkpoints are seen if the episode came by there before. `target` and `reached` say what was
+    asked of the gate and whether the calibration episodes allowed it; `counts` holds what the gate did on them.
+    CascadeError if the gate's own checkpoint is not tapped, or not at `layer`.
     """
 
     checkpoint: str
@@ -44,20 +47,24 @@ class Gate:
     target: str = ""
     reached: bool = True
     counts: Mapping[str, int] = field(default_factory=dict)
+    taps: tuple[Tap, ...] = ()
+
+    def __post_init__(self) -> None:
+        taps, layer = check_taps(self.checkpoint, self.layer, self.taps)
+        object.__setattr__(self, "taps", taps)
+        object.__setattr__(self, "layer", layer)
 
     @property
     def off(self) -> bool:
         return self.threshold == OFF
 
-    def score(self, states: NDArray[Any] | None, signals: NDArray[Any]) -> NDArray[np.float64]:
-        """P(failure), (n,), of states (n, d_model), or of signals (n, n_signals) when `layer` is None.
+    def score(self, shown: Shown) -> NDArray[np.float64]:
+        """P(failure), (n,), of what the probe is shown of n episodes; see `taps.stored` and `taps.live`.
 
         Fitting, back-tests and live runs all score here, so a stored row and the live moment that it was
         stored from give the same bits. Raises DataError as the probe does, or on a score that is no number.
         """
-        if self.layer is None or states is None:
-            states = np.empty((len(signals), 0))
-        scores = self.probe.score(states, signals)
+        scores = shown.score(self.probe)
         if not np.isfinite(scores).all():
             raise DataError(f"the probe at {self.checkpoint} gave a score that is no number: refit the cascade.")
         return scores
@@ -67,6 +74,7 @@ class Gate:
         return {
             "checkpoint": self.checkpoint,
             "layer": self.layer,
+            "taps": [list(tap) for tap in self.taps],
             "threshold": None if self.off else self.threshold,
             "target": self.target,
             "reached": self.reached,
@@ -88,7 +96,7 @@ class Gate:
 
 
 class Cascade:
-    """Gates in order, as a stopping policy. It keeps no memory of episodes, so one serves many at once.
+    """Gates in order, as a stopping policy. One serves many episodes at once, each with a watch of its own.
 
     `gate_answers`: also gate the turn that finishes the episode, which withholds its answer. `promise`: what
     the thresholds promise, in words; `calibration`: the method, targets and certificates behind it.
@@ -118,25 +126,31 @@ class Cascade:
                 f"the gates {', '.join(names) or '(none)'} make no cascade: give one or more distinct checkpoints."
             )
         self._live = {gate.checkpoint: gate for gate in self.gates if not gate.off}
-        self.layers: Sequence[int] = tuple(
-            sorted({gate.layer for gate in self._live.values() if gate.layer is not None})
-        )
+        taps = [tap for gate in self._live.values() for tap in gate.taps]
+        self.layers: Sequence[int] = tuple(sorted({layer for _, layer in taps}))
+        self._earlier = [tap for gate in self._live.values() for tap in earlier_taps(gate.checkpoint, gate.taps)]
 
     @property
     def thresholds(self) -> NDArray[np.float64]:
         """(n_gates,), inf where a gate is off."""
         return np.array([gate.threshold for gate in self.gates], dtype=np.float64)
 
-    def begin(self, task: Task) -> Self:
-        """The watch of one episode: the cascade itself, since every decision looks at one moment alone."""
-        return self
+    def begin(self, task: Task) -> EpisodeWatch:
+        """The watch of one episode: the cascade itself if every gate looks at its own moment alone."""
+        return _Watch(self, EarlierStates(self._earlier)) if self._earlier else self
 
     def decide(self, moment: Moment) -> Decision:
-        """Abort if a gate stands at this checkpoint and its probe scores at least the threshold."""
+        """Abort if a gate stands at this checkpoint and its probe scores at least the threshold.
+
+        Asked of the cascade itself, taps of earlier checkpoints have not been seen.
+        """
+        return self._decide(moment, {})
+
+    def _decide(self, moment: Moment, seen: Mapping[Tap, States]) -> Decision:
         gate = self._live.get(moment.checkpoint.name)
         if gate is None or (moment.checkpoint.final and not self.gate_answers):
             return CONTINUE
-        score = self.score(moment)
+        score = self.score(moment, seen)
         fires = score >= gate.threshold
         sign = ">=" if fires else "<"
         return Decision(
@@ -147,24 +161,16 @@ class Cascade:
             reason=f"P(failure) {score:.2f} {sign} {gate.threshold:.2f} at {gate.checkpoint}",
         )
 
-    def score(self, moment: Moment) -> float:
+    def score(self, moment: Moment, seen: Mapping[Tap, States] | None = None) -> float:
         """P(failure) at this moment; NaN where no gate stands, or one that is off.
 
-        Raises CascadeError when the moment lacks the layer that the gate reads.
+        `seen`: states of this episode at taps of earlier checkpoints (`taps.EarlierStates`). Raises CascadeError
+        when the moment lacks a layer that the gate reads.
         """
         gate = self._live.get(moment.checkpoint.name)
         if gate is None:
             return float("nan")
-        states = None
-        if gate.layer is not None:
-            if gate.layer not in moment.hidden:
-                raise CascadeError(
-                    f"the gate at {gate.checkpoint} reads layer {gate.layer}, but the moment holds layers "
-                    f"{sorted(moment.hidden)}: capture the layers in `cascade.layers`."
-                )
-            states = moment.hidden[gate.layer][None, :]
-        signals = np.asarray(moment.checkpoint.signals, dtype=np.float32)[None, :]
-        return float(gate.score(states, signals)[0])
+        return float(gate.score(live(moment, gate.taps, seen or {}, reads(gate.probe)))[0])
 
     def check_fits(self, header: Mapping[str, Any], *, force: bool = False) -> None:
         """CascadeError naming the first key in which a run or model differs from the fitted one.
@@ -231,12 +237,26 @@ class Cascade:
         return attach(self, model, tokenizer, **options)
 
 
+class _Watch:
+    """One episode under a cascade that looks back."""
+
+    def __init__(self, cascade: Cascade, earlier: EarlierStates) -> None:
+        self._cascade = cascade
+        self._earlier = earlier
+
+    def decide(self, moment: Moment) -> Decision:
+        decision = self._cascade._decide(moment, self._earlier.seen)
+        self._earlier.note(moment)
+        return decision
+
+
 def _restore(entry: Mapping[str, Any], prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Gate:
     threshold, counts = entry["threshold"], entry["counts"]
     if threshold is not None and (isinstance(threshold, bool) or not isinstance(threshold, int | float)):
         raise TypeError(f"the threshold at {entry['checkpoint']} is {threshold!r}, not a number")
     if not isinstance(entry["probe"], dict) or not isinstance(counts, dict):
         raise TypeError(f"the gate at {entry['checkpoint']} has no probe or no counts")
+    taps = tuple((str(name), int(layer)) for name, layer in entry.get("taps", ()))  # format 1 has none
     own = {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
     return Gate(
         checkpoint=entry["checkpoint"],
@@ -246,4 +266,5 @@ def _restore(entry: Mapping[str, Any], prefix: str, arrays: Mapping[str, NDArray
         target=entry["target"],
         reached=entry["reached"],
         counts=entry["counts"],
+        taps=taps,
     )

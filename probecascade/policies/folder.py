@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -18,7 +19,10 @@ from safetensors.numpy import save as save_arrays
 
 from probecascade.errors import CascadeError
 
-FORMAT = 1
+FORMAT = 2
+"""Version of the folder's layout; 1 had neither taps nor a digest, and is still read."""
+
+_SIGNED = ("gates", "gate_answers")
 _TEXT, _ARRAYS = "cascade.json", "probes.safetensors"
 
 
@@ -33,7 +37,8 @@ def write_folder(path: Path, record: Mapping[str, Any], arrays: Mapping[str, NDA
         if not (path / _TEXT).is_file():
             raise CascadeError(f"{str(path)!r} is no cascade and is not overwritten: choose another folder.")
     try:
-        text = json.dumps({"format": FORMAT, **record}, indent=2, ensure_ascii=False, allow_nan=False)
+        signed = {"format": FORMAT, "digest": digest(record, arrays), **record}
+        text = json.dumps(signed, indent=2, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise CascadeError(
             f"the cascade's record is not plain JSON ({error}): keep only text and finite numbers in it."
@@ -61,9 +66,27 @@ def read_folder(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     if version > FORMAT:
         raise CascadeError(f"{str(path)!r} has format {version}, newer than {FORMAT}: update probecascade.")
     try:
-        return record, load_arrays((path / _ARRAYS).read_bytes())
+        arrays = load_arrays((path / _ARRAYS).read_bytes())
     except (OSError, SafetensorError) as error:
         raise damaged(path / _ARRAYS, error) from error
+    if version > 1 and record.get("digest") != digest(record, arrays):
+        raise CascadeError(
+            f"the gates of {str(path)!r} are not those that were saved: a file was changed by hand, so its promise "
+            "holds no more; restore it from a copy, or fit the cascade again."
+        )
+    return record, arrays
+
+
+def digest(record: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Checksum of all that decides: the gates with their thresholds, and every array of their probes."""
+    found = hashlib.sha256()
+    signed = {key: record.get(key) for key in _SIGNED}
+    found.update(json.dumps(signed, sort_keys=True, allow_nan=False).encode())
+    for name in sorted(arrays):
+        values = np.ascontiguousarray(arrays[name])
+        found.update(f"\0{name}\0{values.dtype.str}\0{values.shape}\0".encode())
+        found.update(values.tobytes())
+    return f"sha256:{found.hexdigest()}"
 
 
 def _refuse_constant(name: str) -> None:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from probecascade.policies.cascade import Gate
+from probecascade.policies.cascade import Cascade, Gate
+from probecascade.policies.moments import stored_moment
+from probecascade.policies.taps import EarlierStates, live, reads, stored
 from probecascade.store import Run
 
 FloatArray = NDArray[np.float64]
@@ -58,15 +60,32 @@ def spending_after(run: Run, checkpoints: Sequence[str], *, gate_answers: bool) 
 def score_run(run: Run, gates: Sequence[Gate], *, gate_answers: bool = False) -> GateTable:
     """Score all episodes of a run at these gates, by the scorer that the live cascade uses.
 
-    Reads one checkpoint and layer at a time. StoreError if a layer is not stored.
+    Reads one gate at a time. StoreError if a layer is not stored.
     """
     table = spending_after(run, [gate.checkpoint for gate in gates], gate_answers=gate_answers)
     for g, gate in enumerate(gates):
         if gate.checkpoint not in run.checkpoint_names:
             continue
         rows = run.rows(gate.checkpoint)
-        states = None if gate.layer is None else run.states(gate.checkpoint, gate.layer)
-        scores = gate.score(states, rows.signals)
+        scores = gate.score(stored(run, gate.checkpoint, gate.taps, reads(gate.probe)))
         use = gate_answers | ~rows.final
         table.scores[rows.episode[use], g] = scores[use]
     return table
+
+
+def score_episode(run: Run, index: int, cascade: Cascade) -> dict[str, float]:
+    """Score at each gate that one episode of a run reaches, by checkpoint, in the order in which it reaches them.
+
+    Gates that are off are scored too. The bits are those of `score_run`.
+    """
+    episode, hidden = run.episode(index), run.hidden(index)
+    gates = {gate.checkpoint: gate for gate in cascade.gates}
+    earlier = EarlierStates(tap for gate in cascade.gates for tap in gate.taps)
+    scores = {}
+    for point, states in zip(episode.checkpoints, hidden, strict=True):
+        moment = stored_moment(episode, point, dict(zip(run.layers, states, strict=True)))
+        gate = gates.get(point.name)
+        if gate is not None and (cascade.gate_answers or not point.final):
+            scores[point.name] = float(gate.score(live(moment, gate.taps, earlier.seen, reads(gate.probe)))[0])
+        earlier.note(moment)
+    return scores

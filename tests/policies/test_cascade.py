@@ -235,7 +235,7 @@ def test_newer_formats_unknown_probes_and_absent_keys_are_refused(tmp_path: Path
     with pytest.raises(CascadeError, match="newer than"):
         Cascade.load(tmp_path / "c")
     gate = record["gates"][0]
-    text.write_text(json.dumps(record | {"gates": [gate | {"probe": {"kind": "forest"}}]}))
+    text.write_text(json.dumps(record | {"format": 1, "gates": [gate | {"probe": {"kind": "forest"}}]}))
     with pytest.raises(CascadeError, match="forest"):
         Cascade.load(tmp_path / "c")
     text.write_text(json.dumps({key: value for key, value in record.items() if key != "promise"}))
