@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from probecascade.intervals import Interval
+from probecascade.probes.crossfit import FittedProbe, Fitter
 from probecascade.probes.crossval import grouped_folds
-from probecascade.probes.fit import FittedProbe, LayerChoice, LogisticFitter, choose_layer
-from probecascade.probes.linear import LinearProbe, load_probe
+from probecascade.probes.fit import LayerChoice, LogisticFitter, choose_layer
+from probecascade.probes.kinds import FrozenProbe, load_probe
+from probecascade.probes.linear import LinearProbe
 from probecascade.probes.metrics import (
     PairAccuracy,
     auprc,
@@ -21,6 +23,8 @@ from probecascade.probes.surface import SURFACE, fit_surface
 __all__ = [
     "SURFACE",
     "FittedProbe",
+    "Fitter",
+    "FrozenProbe",
     "Interval",
     "LayerChoice",
     "LinearProbe",

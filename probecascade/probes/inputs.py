@@ -13,17 +13,43 @@ from probecascade.errors import DataError
 
 def as_matrix(rows: ArrayLike, what: str) -> NDArray[np.float64]:
     """Real, finite rows as float64, (n, width). Raises DataError naming `what` otherwise."""
-    given = np.asarray(rows)
-    if given.dtype.kind not in "fiub":
-        raise DataError(f"{what} have dtype {given.dtype}; give real numbers (float16, float32 or float64).")
-    if given.ndim != 2:
-        raise DataError(f"{what} have shape {given.shape}; give one row per checkpoint, shape (n, width).")
-    matrix = given.astype(np.float64, copy=False)
+    matrix = _as_real(rows, what)
     finite = np.isfinite(matrix)
     if not finite.all():
         bad = int((~finite.all(axis=1)).sum())
         raise DataError(f"{bad} of {len(matrix)} {what} hold NaN or infinity; leave those rows out.")
     return matrix
+
+
+def as_blocks(rows: ArrayLike, what: str, blocks: int) -> NDArray[np.float64]:
+    """Real rows as float64, (n, blocks * d), of which a block may be missing: all NaN, but not all blocks.
+
+    Raises DataError naming `what` where the width is no multiple of `blocks`, a block is NaN in part or
+    infinite, or a row has no block at all.
+    """
+    matrix = _as_real(rows, what)
+    if not matrix.shape[1] or matrix.shape[1] % blocks:
+        raise DataError(f"{what} have width {matrix.shape[1]}, no multiple of their {blocks} taps; give equal blocks.")
+    parts = matrix.reshape(len(matrix), blocks, -1)
+    present: NDArray[np.bool_] = np.isfinite(parts).all(axis=2)
+    missing: NDArray[np.bool_] = np.isnan(parts).all(axis=2)
+    sound = (present | missing).all(axis=1) & present.any(axis=1)
+    if not sound.all():
+        bad = int((~sound).sum())
+        raise DataError(
+            f"{bad} of {len(matrix)} {what} hold infinity, a block that is NaN in part, or nothing but NaN; "
+            "leave those rows out."
+        )
+    return matrix
+
+
+def _as_real(rows: ArrayLike, what: str) -> NDArray[np.float64]:
+    given = np.asarray(rows)
+    if given.dtype.kind not in "fiub":
+        raise DataError(f"{what} have dtype {given.dtype}; give real numbers (float16, float32 or float64).")
+    if given.ndim != 2:
+        raise DataError(f"{what} have shape {given.shape}; give one row per checkpoint, shape (n, width).")
+    return given.astype(np.float64, copy=False)
 
 
 def as_scores(scores: ArrayLike) -> NDArray[np.float64]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,11 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from probecascade.episode import SIGNALS
-from probecascade.errors import CascadeError, DataError
+from probecascade.errors import DataError
 from probecascade.probes.inputs import as_matrix
+from probecascade.probes.kinds import Arrays, Spec, frozen, loads, number, pick
 from probecascade.probes.scoring import row_scores
-
-_ARRAYS = ("mean", "scale", "weight", "bias")
 
 
 def signal_features(signals: ArrayLike, columns: tuple[str, ...], roots: bool) -> NDArray[np.float64]:
@@ -53,9 +51,7 @@ class LinearProbe:
 
     def __post_init__(self) -> None:
         for name in ("mean", "scale", "weight"):
-            values = np.array(getattr(self, name), dtype=np.float64)
-            values.flags.writeable = False
-            object.__setattr__(self, name, values)
+            object.__setattr__(self, name, frozen(getattr(self, name)))
         object.__setattr__(self, "bias", float(self.bias))
         object.__setattr__(self, "columns", tuple(self.columns))
         self._check_arrays()
@@ -117,27 +113,16 @@ class LinearProbe:
         return {"kind": "linear", "uses": self.uses, "columns": list(self.columns), "roots": self.roots}
 
 
-def load_probe(spec: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> LinearProbe:
-    """The probe that `spec()` and `arrays()` came from, bit for bit. Raises CascadeError on anything else."""
-    kind = spec.get("kind")
-    if kind != "linear":
-        raise CascadeError(
-            f"The cascade holds a probe of kind {kind!r}; this version reads 'linear': upgrade or refit."
-        )
-    missing = [name for name in _ARRAYS if name not in arrays]
-    if missing:
-        raise CascadeError(f"The cascade's probe lacks the arrays {', '.join(missing)}; the file is damaged: refit it.")
-    if arrays["bias"].shape != (1,):
-        raise CascadeError(f"The cascade's probe has a bias of shape {arrays['bias'].shape}, not (1,); refit it.")
-    try:
-        return LinearProbe(
-            mean=arrays["mean"],
-            scale=arrays["scale"],
-            weight=arrays["weight"],
-            bias=float(arrays["bias"][0]),
-            uses=spec.get("uses", "states"),
-            columns=tuple(spec.get("columns", ())),
-            roots=bool(spec.get("roots", False)),
-        )
-    except DataError as error:
-        raise CascadeError(f"The cascade's probe is damaged, refit it: {error}") from error
+@loads("linear")
+def load_linear(spec: Spec, arrays: Arrays) -> LinearProbe:
+    """The linear probe of spec and arrays."""
+    own = pick(arrays, ("mean", "scale", "weight", "bias"))
+    return LinearProbe(
+        mean=own["mean"],
+        scale=own["scale"],
+        weight=own["weight"],
+        bias=number(own, "bias"),
+        uses=spec.get("uses", "states"),
+        columns=tuple(spec.get("columns", ())),
+        roots=bool(spec.get("roots", False)),
+    )

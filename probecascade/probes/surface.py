@@ -7,7 +7,8 @@ from typing import Any
 
 from numpy.typing import ArrayLike, NDArray
 
-from probecascade.probes.fit import FittedProbe, LogisticFitter
+from probecascade.probes.crossfit import FittedProbe
+from probecascade.probes.fit import LogisticFitter
 
 SURFACE: tuple[str, ...] = (
     "tokens_so_far",
