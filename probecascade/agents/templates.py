@@ -7,7 +7,7 @@ merges across it, and what is stored is exactly what was fed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from probecascade.environments.examples import Example
@@ -15,6 +15,35 @@ from probecascade.episode import Observation
 from probecascade.errors import UsageError
 
 INSTRUCTION = "Answer the questions. Think, then use one action at a time: Search[title] or Finish[answer].\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """One way to say what is asked: the instruction, its blank line included, and the word before every question.
+
+    Labels of turns (Thought, Action, Observation) and the worked examples are the same in every wording.
+    """
+
+    instruction: str
+    label: str
+
+
+WORDINGS: Mapping[str, Wording] = {
+    "plain": Wording(INSTRUCTION, "Question"),
+    "terse": Wording("One action at a time: Search[title] or Finish[answer].\n\n", "Q"),
+    "polite": Wording(
+        "Hello! I would be grateful for your help with some questions. Please think first, and then kindly use "
+        "exactly one action: Search[title] to look a title up, or Finish[answer] once you know. Thank you!\n\n",
+        "Please answer",
+    ),
+    "formal": Wording(
+        "Rules: (1) Each step states a thought and then takes one action. (2) The actions are Search[title], which "
+        "reads the entry of that title, and Finish[answer], which submits an answer. (3) Every task ends with "
+        "Finish[answer].\n\n",
+        "Task",
+    ),
+}
+"""Wordings by name. The engine keeps the encoded heads of four at a time."""
 
 _QUESTION, _TURN, _OBSERVATION = "QUESTION7531", "TURN7531", "OBSERVATION7531"
 
@@ -45,11 +74,11 @@ class Template:
         return self.question if observation.kind == "next_part" else self.observation
 
 
-def _worked(examples: Sequence[Example]) -> str:
+def _worked(examples: Sequence[Example], label: str) -> str:
     lines = []
     for example in examples:
         for part in example:
-            lines.append(f"Question: {part.question}")
+            lines.append(f"{label}: {part.question}")
             for turn in part.turns:
                 lines.append(f"Thought: {turn.thought}")
                 lines.append(f"Action: {turn.action.name.capitalize()}[{turn.action.argument}]")
@@ -59,26 +88,30 @@ def _worked(examples: Sequence[Example]) -> str:
     return "\n".join(lines)
 
 
-def plain_template(examples: Sequence[Example]) -> Template:
-    """Continuous text with worked examples: what small models follow best."""
+def plain_template(examples: Sequence[Example], wording: str = "plain") -> Template:
+    """Continuous text with worked examples: what small models follow best. `wording` is a key of `WORDINGS`."""
+    said = WORDINGS[wording]
     return Template(
         name="plain",
-        head=INSTRUCTION + _worked(examples) + "\n",
-        first="Question: ",
-        question="\nQuestion: ",
+        head=said.instruction + _worked(examples, said.label) + "\n",
+        first=f"{said.label}: ",
+        question=f"\n{said.label}: ",
         observation="\nObservation: ",
         cue="\nThought:",
         finish=" I will answer now.\nAction: Finish[",
     )
 
 
-def chat_template(examples: Sequence[Example], render: Callable[[list[dict[str, str]]], str]) -> Template:
+def chat_template(
+    examples: Sequence[Example], render: Callable[[list[dict[str, str]]], str], wording: str = "plain"
+) -> Template:
     """The model's own chat format; `render(messages)` must end with what opens the assistant's next message.
 
-    Raises UsageError for a chat format that alters the text of messages.
+    `wording` is a key of `WORDINGS`. Raises UsageError for a chat format that alters the text of messages.
     """
-    system = INSTRUCTION + "Worked examples:\n\n" + _worked(examples).strip()
-    asked = [{"role": "system", "content": system}, {"role": "user", "content": f"Question: {_QUESTION}"}]
+    said = WORDINGS[wording]
+    system = said.instruction + "Worked examples:\n\n" + _worked(examples, said.label).strip()
+    asked = [{"role": "system", "content": system}, {"role": "user", "content": f"{said.label}: {_QUESTION}"}]
     opening = render(asked)
     following = render([*asked, {"role": "assistant", "content": _TURN}, {"role": "user", "content": _OBSERVATION}])
     if opening.count(_QUESTION) != 1 or following.count(_TURN) != 1 or following.count(_OBSERVATION) != 1:
@@ -89,7 +122,7 @@ def chat_template(examples: Sequence[Example], render: Callable[[list[dict[str, 
         name="chat",
         head=head,
         first="",
-        question=f"{between}Question: ",
+        question=f"{between}{said.label}: ",
         observation=f"{between}Observation: ",
         cue=f"{cue}Thought:" if cue == after else f"{after}Thought:",
         finish=" I will answer now.\nAction: Finish[",

@@ -50,7 +50,7 @@ def play_together(
     """
     every: Mapping[str, StoppingPolicy | None] = {FREE: None, **policies}
     played = session.engine.run(
-        _named(name, session.agent.play(task, session.tasks.environment(task, seed), seed, policy))
+        _named(name, session.conversation(task, seed, policy))
         for task, seed in episodes
         for name, policy in every.items()
     )

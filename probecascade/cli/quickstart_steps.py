@@ -133,7 +133,7 @@ def _introduction(session: Session, episodes: int, fresh: int) -> str:
         f"model  {model['model']} in {model['dtype']}, {session.engine.n_layers} blocks of width "
         f"{session.engine.d_model}, on {recipe.model.device}\n"
         f"tasks  {episodes} errands of the set {recipe.tasks.set} with {len(session.tasks.tasks[0].parts)} questions "
-        f"each, at temperature {recipe.agent.temperature:g}; {fresh} fresh ones to compare on"
+        f"each, at temperature {recipe.agent.temperatures[0]:g}; {fresh} fresh ones to compare on"
     )
 
 

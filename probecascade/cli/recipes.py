@@ -15,6 +15,8 @@ CheckpointKind = Literal["prompt", "thought", "action", "observation", "part"]
 Share = Annotated[float, Between(0, 1)]
 Target = Annotated[Decimal, Between(0, 1, above=True)]
 Count = Annotated[int, Between(1)]
+Temperature = Annotated[float, Between(0)]
+WordingName = Literal["plain", "terse", "polite", "formal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +67,34 @@ class AgentSection:
     """`[agent]`: how the model is asked and how far it may go.
 
     Token limits count generated tokens of a turn, and generated and observed tokens of an episode. `slots` is
-    the number of episodes that are live at once. `seed` is that of the sampling.
+    the number of episodes that are live at once. `seed` is that of the sampling. Of several `wordings` of the prompt
+    (None: the plain one) and several temperatures each episode gets one of each, by a hash of its task and seed.
     """
 
     template: Literal["plain", "chat"] = "plain"
-    temperature: Annotated[float, Between(0)] = 0.0
+    wordings: tuple[WordingName, ...] | None = None
+    temperature: Temperature | tuple[Temperature, ...] = 0.0
     top_p: Annotated[float, Between(0, 1, above=True)] = 1.0
     max_rounds: Count = 20
     max_turn_tokens: Count = 64
     max_episode_tokens: Count = 1024
     slots: Count = 16
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for key, values in (("wordings", self.wording_names), ("temperature", self.temperatures)):
+            if not values:
+                raise ValueError(f"{key} is an empty list: name at least one")
+            if len(set(values)) < len(values):
+                raise ValueError(f"{key} names something twice")
+
+    @property
+    def wording_names(self) -> tuple[str, ...]:
+        return ("plain",) if self.wordings is None else self.wordings
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        return self.temperature if isinstance(self.temperature, tuple) else (self.temperature,)
 
 
 @dataclass(frozen=True, slots=True)

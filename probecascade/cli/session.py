@@ -7,12 +7,14 @@ extraction wrote.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import itertools
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from probecascade import __version__
 from probecascade.agents.react import AgentSettings, ReActAgent
@@ -23,6 +25,7 @@ from probecascade.episode import Recording, Task
 from probecascade.errors import CascadeError, UsageError
 from probecascade.interfaces import StoppingPolicy
 from probecascade.models import LoadedModel, load
+from probecascade.models.requests import Conversation
 from probecascade.store import LAYER_CONVENTION
 
 if TYPE_CHECKING:
@@ -31,23 +34,56 @@ if TYPE_CHECKING:
 SPLIT: Mapping[str, Any] = {"seed": 0, "shares": [50, 25, 25]}
 """How the groups of a run are split unless `fit` is told otherwise."""
 
+T = TypeVar("T")
+
 _MARGIN = 128  # ids for a longer question, a forced answer, a side question
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A model at work on a recipe. `header` is the `run.json` of a run of it, without the store's own facts."""
+    """A model at work on a recipe, with an agent for each wording and temperature, (name, temperature), of it.
+
+    `header` is the `run.json` of a run of it, without the store's own facts.
+    """
 
     recipe: ExtractRecipe
     tasks: TaskSet
     engine: Engine
-    agent: ReActAgent
-    template: Template
+    agents: Mapping[tuple[str, float], ReActAgent]
     header: Mapping[str, Any]
+
+    @property
+    def agent(self) -> ReActAgent:
+        """The agent of all episodes where the recipe varies nothing, else that of its first wording and temperature."""
+        return next(iter(self.agents.values()))
+
+    @property
+    def template(self) -> Template:
+        """The template of `agent`."""
+        return self.agent.template
 
     def episodes(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, int]]:
         """The episodes of these tasks, each a task and its seed, in order."""
         return repeated(tasks, self.recipe)
+
+    def conversation(self, task: Task, seed: int, policy: StoppingPolicy | None = None) -> Conversation[Recording]:
+        """One episode for the engine, in the wording and at the temperature that its task and seed are given.
+
+        Both are recorded as attributes of the episode, with the seed of the generated world, over attributes of
+        those names that the task may have.
+        """
+        agent = self.recipe.agent
+        wording = _drawn("wording", agent.wording_names, task, seed)
+        temperature = _drawn("temperature", agent.temperatures, task, seed)
+        varied = {"wording": wording, "temperature": temperature, **self.tasks.world()}
+        marked = dataclasses.replace(task, attributes={**task.attributes, **varied})
+        return self.agents[wording, temperature].play(marked, self.tasks.environment(task, seed), seed, policy)
+
+
+def _drawn(what: str, choices: Sequence[T], task: Task, seed: int) -> T:
+    """The choice that falls to an episode: the same whatever other episodes are played, and in any order."""
+    digest = hashlib.sha256(f"{what}\0{seed}\0{task.task_id}".encode("utf-8", "surrogatepass")).digest()
+    return choices[int.from_bytes(digest[:8], "big") * len(choices) >> 64]
 
 
 def open_session(
@@ -64,7 +100,7 @@ def open_session(
     tasks = tasks or task_set(recipe)
     section = recipe.model
     loaded = load(section.name, revision=section.revision, dtype=section.dtype, device=section.device)
-    template = _template(recipe, tasks, loaded)
+    templates = {wording: _template(recipe, tasks, loaded, wording) for wording in recipe.agent.wording_names}
     if layers is None:
         kept = recipe.capture.layers
         layers = range(_text_config(loaded).num_hidden_layers + 1) if kept == "all" else kept
@@ -73,18 +109,22 @@ def open_session(
         loaded.tokenizer,
         layers=tuple(layers),
         slots=recipe.agent.slots,
-        capacity=_capacity(recipe, tasks, template, loaded),
+        capacity=max(_capacity(recipe, tasks, template, loaded) for template in templates.values()),
     )
-    agent = ReActAgent(engine, template, _settings(recipe), _end_ids(loaded))
+    ends = _end_ids(loaded)
+    agents = {
+        (wording, temperature): ReActAgent(engine, template, _settings(recipe, temperature), ends)
+        for (wording, template), temperature in itertools.product(templates.items(), recipe.agent.temperatures)
+    }
     header = {
         "model": dict(loaded.identity),
         "n_layers": engine.n_layers,
         "d_model": engine.d_model,
         "layer_convention": LAYER_CONVENTION,
         "final_norm": False,
-        **_described(recipe, template),
+        **_described(recipe, templates),
     }
-    return Session(recipe, tasks, engine, agent, template, header)
+    return Session(recipe, tasks, engine, agents, header)
 
 
 def play(
@@ -100,15 +140,13 @@ def play(
             f"the policy reads layers {missing}, but layers {list(session.engine.layers)} are kept: "
             "open the session with those of the policy."
         )
-    return session.engine.run(
-        session.agent.play(task, session.tasks.environment(task, seed), seed, policy) for task, seed in episodes
-    )
+    return session.engine.run(session.conversation(task, seed, policy) for task, seed in episodes)
 
 
-def _settings(recipe: ExtractRecipe) -> AgentSettings:
+def _settings(recipe: ExtractRecipe, temperature: float) -> AgentSettings:
     section = recipe.agent
     return AgentSettings(
-        temperature=section.temperature,
+        temperature=temperature,
         top_p=section.top_p,
         max_rounds=section.max_rounds,
         max_turn_tokens=section.max_turn_tokens,
@@ -118,7 +156,7 @@ def _settings(recipe: ExtractRecipe) -> AgentSettings:
     )
 
 
-def _template(recipe: ExtractRecipe, tasks: TaskSet, loaded: LoadedModel) -> Template:
+def _template(recipe: ExtractRecipe, tasks: TaskSet, loaded: LoadedModel, wording: str) -> Template:
     tokenizer: Any = loaded.tokenizer
     if recipe.agent.template == "chat":
         if tokenizer.chat_template is None:
@@ -128,8 +166,9 @@ def _template(recipe: ExtractRecipe, tasks: TaskSet, loaded: LoadedModel) -> Tem
         return chat_template(
             tasks.examples(),
             lambda messages: tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True),
+            wording,
         )
-    template = plain_template(tasks.examples())
+    template = plain_template(tasks.examples(), wording)
     # Some models fall apart without the mark that their tokenizer puts before every text.
     opening = tokenizer.decode(tokenizer("").input_ids, skip_special_tokens=False)
     return dataclasses.replace(template, head=opening + template.head) if opening else template
@@ -164,13 +203,18 @@ def _end_ids(loaded: LoadedModel) -> tuple[int, ...]:
     return tuple(sorted(ids))
 
 
-def _described(recipe: ExtractRecipe, template: Template) -> dict[str, Any]:
-    """What the recipe adds to a header. `recipe_identity` is all that may not change when a run is resumed."""
+def _described(recipe: ExtractRecipe, templates: Mapping[str, Template]) -> dict[str, Any]:
+    """What the recipe adds to a header. `recipe_identity` is all that may not change when a run is resumed.
+
+    `template` is the identity of the one template, or a list of those of several.
+    """
+    identities = {wording: template.identity for wording, template in templates.items()}
     record = plain(recipe)
     tasks = {key: value for key, value in record["tasks"].items() if key not in ("groups", "repeats")}
     agent = {key: value for key, value in record["agent"].items() if key != "slots"}
     return {
-        "template": template.identity,
+        "template": sorted(identities.values()) if len(identities) > 1 else next(iter(identities.values())),
+        "wordings": identities,
         "dtype": recipe.capture.store_dtype,
         "checkpoints": list(recipe.capture.checkpoints),
         "gates": list(recipe.capture.gates),

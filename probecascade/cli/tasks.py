@@ -40,6 +40,10 @@ class TaskSet:
         """The worked examples of the prompt."""
         return atlas_examples(self.settings)
 
+    def world(self) -> dict[str, int]:
+        """The seed of the generated world as an attribute of its episodes; nothing for tasks from a file."""
+        return {"world": self.settings.seed} if self.beyond is None else {}
+
     def first(self, limit: int | None) -> tuple[Task, ...]:
         """The first `limit` tasks (None: all). NothingToDoError if that leaves none."""
         check_limit(limit)

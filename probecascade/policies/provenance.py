@@ -30,14 +30,22 @@ def identity_of(header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_header(fitted: Mapping[str, Any], header: Mapping[str, Any]) -> None:
-    """CascadeError naming the first key in which `header` differs from what a cascade was fitted on."""
+    """CascadeError naming the first key in which `header` differs from what a cascade was fitted on.
+
+    A cascade that was fitted on several templates (a list of them) fits each, and any number of them.
+    """
     given = dict(_leaves(header))
     for key, value in _leaves(fitted):
-        if given.get(key) != value:
+        found = given.get(key)
+        if found != value and not (key == "template" and _several(found) <= _several(value)):
             raise CascadeError(
                 f"the cascade was fitted with {key} {value!r}, but this is {given.get(key)!r}: "
                 "fit one for this model, or force it if the states are truly the same."
             )
+
+
+def _several(templates: Any) -> set[Any]:
+    return set(templates) if isinstance(templates, list | tuple) else {templates}
 
 
 def _leaves(header: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -6,7 +6,7 @@ import pytest
 from short_episodes import FINISH, NOTHING, PAGE, RIGHT, SEARCH, TASK, play
 
 from probecascade.agents.react import AgentSettings, ReActAgent
-from probecascade.agents.templates import INSTRUCTION, Template, chat_template, plain_template
+from probecascade.agents.templates import INSTRUCTION, WORDINGS, Template, chat_template, plain_template
 from probecascade.environments.examples import ExamplePart, ExampleTurn
 from probecascade.episode import Action, Observation
 from probecascade.errors import UsageError
@@ -130,3 +130,34 @@ def test_worked_examples_are_the_head_that_all_episodes_share() -> None:
     request = next(agent.play(TASK, ScriptedEnvironment([RIGHT]), 0))
     assert list(request.ids[: request.shared]) == model.encode(template.head)
     assert min(request.keep) >= request.shared
+
+
+# --- wordings --------------------------------------------------------------------------------------------------------
+
+
+def test_wordings_differ_in_what_is_asked_and_not_in_the_examples() -> None:
+    heads = {name: plain_template([EXAMPLE], name).head for name in WORDINGS}
+    assert heads["plain"] == plain_template([EXAMPLE]).head
+    assert len({said.instruction for said in WORDINGS.values()}) == len({said.label for said in WORDINGS.values()}) == 4
+    for name, said in WORDINGS.items():
+        rest = heads[name].removeprefix(said.instruction)
+        assert f"{said.label}: Where was Bo born?\n" in rest
+        assert rest.replace(f"{said.label}: ", "Question: ") == heads["plain"].removeprefix(INSTRUCTION)
+
+
+@pytest.mark.parametrize("wording", WORDINGS)
+def test_every_wording_teaches_both_actions_and_reads_the_same_turns(wording: str) -> None:
+    assert all(action in WORDINGS[wording].instruction for action in ("Search[title]", "Finish[answer]"))
+    label = WORDINGS[wording].label
+    for template in (plain_template([EXAMPLE], wording), chat_template([EXAMPLE], render, wording)):
+        text = read(template, [SEARCH, FINISH, FINISH], [PAGE, NEXT, RIGHT])
+        assert f"{label}: Where was Ada born?" in text
+        assert f"{label}: And her tutor?" in text
+        assert "Observation: Ada: Born in London." in text
+        assert WORDINGS[wording].instruction.strip() in text
+
+
+def test_every_wording_has_an_identity_of_its_own() -> None:
+    made = [plain_template([EXAMPLE], name) for name in WORDINGS]
+    made += [chat_template([EXAMPLE], render, name) for name in WORDINGS]
+    assert len({template.identity for template in made}) == len(made)
