@@ -1,7 +1,16 @@
 """What policies catch, keep and save: back-tests, twins, replays, and intervals that respect groups."""
 
 from probecascade.evaluation.backtest import backtest_run
+from probecascade.evaluation.modes import (
+    ModeRow,
+    failure_mode,
+    failure_modes,
+    losing_stretch,
+    mode_table,
+    override_modes,
+)
 from probecascade.evaluation.replay import replay_policy
+from probecascade.evaluation.sweep import Sweep, sweep_run
 from probecascade.evaluation.sweep_result import SweepResult
 from probecascade.evaluation.twins import PolicyOutcome, compare_twins, read_off
 from probecascade.intervals import Resampling, mean_interval, ratio_interval, share_interval
@@ -10,17 +19,25 @@ from probecascade.thresholds import Backtest, GateOutcome, Saving, Spending, bac
 __all__ = [
     "Backtest",
     "GateOutcome",
+    "ModeRow",
     "PolicyOutcome",
     "Resampling",
     "Saving",
     "Spending",
+    "Sweep",
     "SweepResult",
     "backtest",
     "backtest_run",
     "compare_twins",
+    "failure_mode",
+    "failure_modes",
+    "losing_stretch",
     "mean_interval",
+    "mode_table",
+    "override_modes",
     "ratio_interval",
     "read_off",
     "replay_policy",
     "share_interval",
+    "sweep_run",
 ]

@@ -34,16 +34,19 @@ class SweepResult:
     """Every layer, checkpoint and probe of a run, measured on shared folds, beside the baselines.
 
     Rows are dicts of JSON values. In `cells`, `baselines` and `selected` each of METRICS is an interval
-    {value, low, high, n, groups} (None where it does not exist; `pair_accuracy` also has `n_pairs`), and
-    `above_chance` says whether the AUROC exceeds one half at a level that holds over all rows of the sweep.
+    {value, low, high, n, groups} (value, low and high None where it does not exist; `pair_accuracy` also has
+    `n_pairs`). In `cells` and `selected`, `above_chance` says whether the AUROC exceeds one half at a level that
+    holds over all rows of the sweep; `within_above_chance` of `selected`, whether the pair accuracy does (None where
+    too few groups hold both outcomes).
 
     run: folder. episodes, groups, failed: labelled ones in the run. folds, seed, confidence, keep: as asked.
     checkpoints, layers, probes: what was swept, in order. skipped: checkpoints left out, with n and the reason.
-    absent: baselines that could not be had, {name, checkpoint, reason}, checkpoint None for all of them.
+    absent: baselines that could not be had, {name, checkpoint, reason}. own_folds: checkpoints with folds of their
+    own, because a shared one lacks a class there.
     cells: {checkpoint, layer, probe, n, failed, closing} and metrics. baselines: {checkpoint, name} and metrics.
     selected: {checkpoint, n, failed, closing, probe, chosen, chosen_probes} and metrics: layer and probe chosen
-    anew without each scored fold, `chosen` counts the folds by layer; `gains` by baseline: the paired difference
-    of `auroc` and `pair_accuracy`; `selectivity`: AUROC less that of the same probe on shuffled labels.
+    anew without each scored fold, `chosen` counts the folds by layer; `gains` by baseline: the paired
+    difference of `auroc` and `pair_accuracy`; `selectivity`: AUROC less that of the same probe on shuffled labels.
     verdicts: what it comes to, in sentences.
 
     scores: by checkpoint, (n_episodes,) float64 in the order of the run: out-of-fold P(failure) of the selected
@@ -64,6 +67,7 @@ class SweepResult:
     probes: list[str]
     skipped: list[Row]
     absent: list[Row]
+    own_folds: list[str]
     cells: list[Row]
     baselines: list[Row]
     selected: list[Row]

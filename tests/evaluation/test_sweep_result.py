@@ -32,6 +32,7 @@ def made_result() -> SweepResult:
         probes=["logistic"],
         skipped=[{"checkpoint": "action:9", "n": 2, "failed": 1, "reason": "few"}],
         absent=[],
+        own_folds=[],
         cells=[row | {"layer": 2, "probe": "logistic"}],
         baselines=[row | {"name": "surface"}],
         selected=[row | {"probe": "logistic", "chosen": {"2": 5}}],

@@ -1,0 +1,201 @@
+"""Out-of-fold scores at one checkpoint: folds shared by all that is compared there, choices made inside them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, logit
+
+from probecascade.errors import DataError, UsageError
+from probecascade.probes import grouped_folds
+from probecascade.probes.batched import sweep_layers
+from probecascade.probes.solver import log_odds
+from probecascade.store import Run
+
+Array = NDArray[np.float64]
+Labels = NDArray[np.bool_]
+Fold = tuple[NDArray[np.intp], NDArray[np.intp]]
+Read = Callable[[int], NDArray[np.float32]]
+
+MIN_CLASS = 20
+"""Groups of each class that a checkpoint needs to be worth a number."""
+
+_SATURATED = 1e-12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reached:
+    """The labelled episodes that come to a checkpoint: `use` among its rows in the run, (n,) each for the rest.
+
+    Turns that finish an episode are left out, where nothing is left to save, unless the checkpoint knows no other
+    (`closing`). `codes` number the groups of the whole run.
+    """
+
+    name: str
+    closing: bool
+    use: Labels
+    episode: NDArray[np.int64]
+    failed: Labels
+    codes: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, run: Run, name: str, codes: NDArray[np.intp]) -> Reached:
+        """`codes`: of all episodes of the run, (n_episodes,)."""
+        rows = run.rows(name)
+        closing = bool(rows.final.all())
+        use = run.episodes.labelled[rows.episode] & (closing | ~rows.final)
+        episode = rows.episode[use]
+        return cls(name, closing, use, episode, run.episodes.failed[episode], codes[episode])
+
+    def __len__(self) -> int:
+        return len(self.episode)
+
+    def groups_of(self, failed: bool) -> int:
+        """How many groups have an episode here that failed, or one that did not."""
+        return len(np.unique(self.codes[self.failed == failed]))
+
+    def states(self, run: Run) -> Read:
+        """Reads the states at this checkpoint, (n, d_model), one layer at a time."""
+        return lambda layer: run.states(self.name, layer)[self.use]
+
+    def states_at(self, run: Run, name: str) -> Read | None:
+        """Reads the states of the same episodes at an earlier checkpoint; None where one of them has none."""
+        if name not in run.checkpoint_names:
+            return None
+        row_of = np.full(len(run), -1, dtype=np.int64)
+        rows = run.rows(name)
+        row_of[rows.episode] = np.arange(len(rows))
+        wanted = row_of[self.episode]
+        return None if (wanted < 0).any() else lambda layer: run.states(name, layer)[wanted]
+
+    def spread(self, values: Array, n_episodes: int) -> Array:
+        """Values (n,) in their places among the run's episodes, (n_episodes,), NaN elsewhere."""
+        wide = np.full(n_episodes, np.nan)
+        wide[self.episode] = values
+        return wide
+
+
+def shared_folds(failed: Labels, codes: NDArray[np.intp], folds: int, seed: int) -> NDArray[np.int64]:
+    """The fold of every group by its code, from all labelled episodes; -1 for a group without one among them.
+
+    DataError as `grouped_folds`.
+    """
+    fold_of = np.full(int(codes.max(initial=-1)) + 1, -1, dtype=np.int64)
+    for number, (_, test) in enumerate(grouped_folds(failed, codes, folds, seed)):
+        fold_of[codes[test]] = number
+    return fold_of
+
+
+def folds_at(reached: Reached, fold_of: NDArray[np.int64], folds: int, seed: int) -> tuple[list[Fold], bool]:
+    """Folds of a checkpoint's rows, and whether they are the shared ones.
+
+    Late checkpoints hold fewer episodes: where a shared fold lacks a class there, the checkpoint gets folds of its
+    own.
+    """
+    here = fold_of[reached.codes]
+    made = [(np.flatnonzero(here != f), np.flatnonzero(here == f)) for f in range(int(fold_of.max()) + 1)]
+    if all(0 < reached.failed[test].sum() < len(test) for _, test in made):
+        return made, True
+    return grouped_folds(reached.failed, reached.codes, folds, seed), False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerScores:
+    """Out-of-fold P(failure) of one kind of probe at each layer, (n_layers, n), and the AUROC inside each fold.
+
+    inside: (n_layers, n_folds), cross-validated on the training rows alone, so that a layer can be chosen by it.
+    """
+
+    layers: tuple[int, ...]
+    scores: Array
+    inside: Array
+
+
+def score_layers(
+    probe: str,
+    read: Read,
+    layers: Sequence[int],
+    failed: Labels,
+    codes: NDArray[np.intp],
+    folds: Sequence[Fold],
+    seed: int,
+) -> LayerScores:
+    """Cross-fit one kind of probe at every layer, whatever it tunes tuned inside the folds.
+
+    A fold with more failures leaves fewer to train on; each score is moved by the log-odds of failure overall less
+    those of its training rows, so that pooled scores of probes that know nothing do not run against the labels.
+    DataError names the layer at which the probe cannot be fitted.
+    """
+    if probe == "logistic":
+        found = sweep_layers(read, layers, failed, codes, folds=folds, seed=seed)
+        return LayerScores(tuple(layers), found.scores, found.train_auroc)
+    fitter = _fitter(probe, seed)
+    scores, inside = np.empty((len(layers), len(failed))), np.empty((len(layers), len(folds)))
+    for i, layer in enumerate(layers):
+        states = read(layer)
+        for f, (train, test) in enumerate(folds):
+            try:
+                fitted = fitter.fit(states[train], failed[train], codes[train])
+            except DataError as error:
+                raise DataError(f"no {probe} probe can be fitted at layer {layer}: {error}") from error
+            raw = np.clip(fitted.probe.score(states[test]), _SATURATED, 1 - _SATURATED)
+            scores[i, test] = expit(logit(raw) + log_odds(failed) - log_odds(failed[train]))
+            inside[i, f] = fitted.auroc
+    return LayerScores(tuple(layers), scores, inside)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """Scores (n,) of the probe and layer that each fold chose without its own rows, and what was chosen how often."""
+
+    scores: Array
+    layers: Mapping[int, int]
+    probes: Mapping[str, int]
+
+    @property
+    def layer(self) -> int:
+        """The layer chosen most often, the earlier on a tie."""
+        return max(sorted(self.layers), key=lambda layer: self.layers[layer])
+
+    @property
+    def probe(self) -> str:
+        """The probe chosen most often, the one given first on a tie."""
+        return max(self.probes, key=lambda name: self.probes[name])
+
+
+def select(found: Mapping[str, LayerScores], folds: Sequence[Fold]) -> Selection:
+    """In each fold the probe and layer with the best AUROC inside it; the first probe and earliest layer on a tie."""
+    candidates = [(name, layer) for name, of in found.items() for layer in of.layers]
+    scores = np.concatenate([of.scores for of in found.values()])
+    best = np.argmax(np.concatenate([of.inside for of in found.values()]), axis=0)
+    chosen = np.empty(scores.shape[1])
+    for choice, (_, test) in zip(best, folds, strict=True):
+        chosen[test] = scores[choice, test]
+    layers = Counter(candidates[choice][1] for choice in best)
+    probes = {name: sum(candidates[choice][0] == name for choice in best) for name in found}
+    return Selection(chosen, dict(sorted(layers.items())), {name: n for name, n in probes.items() if n})
+
+
+def check_probes(names: Sequence[str]) -> None:
+    """UsageError for no probe, one named twice, or one that no sweep over single checkpoints can fit."""
+    if not names or len(set(names)) < len(names):
+        raise UsageError(f"the probes {', '.join(names) or 'none'} were given: name one or more, each once.")
+    for name in names:
+        if name.startswith("sequence"):
+            raise UsageError(
+                f"the probe {name!r} pools several checkpoints and a sweep fits one at a time: "
+                "fit it with `probecascade fit --probe`, and sweep another."
+            )
+        if name != "logistic":
+            _fitter(name, 0)
+
+
+def _fitter(name: str, seed: int) -> Any:
+    from probecascade.probes import fitter_named
+
+    return fitter_named(name, seed=seed)
