@@ -1,5 +1,6 @@
 """What decides when an episode stops: the cascade and its rivals, siblings behind `StoppingPolicy`."""
 
+from probecascade.policies.advice import ADVICE, FAILURE_MODES
 from probecascade.policies.cascade import Cascade, Gate, StorableProbe
 from probecascade.policies.explore import Coin, Explore
 from probecascade.policies.fit import FitResult, FitRow, fit_cascade
@@ -12,10 +13,12 @@ from probecascade.policies.rules import (
     TokenLimit,
     TranscriptRule,
 )
-from probecascade.policies.scoring import GateTable, score_run
+from probecascade.policies.scoring import GateTable, score_episode, score_run
 from probecascade.policies.shadow import FailOpen, Shadow, ShadowRecord
 
 __all__ = [
+    "ADVICE",
+    "FAILURE_MODES",
     "Cascade",
     "Coin",
     "Explore",
@@ -36,5 +39,6 @@ __all__ = [
     "TranscriptRule",
     "fit_cascade",
     "recalibrate",
+    "score_episode",
     "score_run",
 ]

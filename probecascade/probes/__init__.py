@@ -18,10 +18,12 @@ from probecascade.probes.metrics import (
     ece,
     pair_accuracy,
 )
+from probecascade.probes.modes import FittedModes, ModeFitter, ModeProbe, load_mode_probe
 from probecascade.probes.surface import SURFACE, fit_surface
 
 __all__ = [
     "SURFACE",
+    "FittedModes",
     "FittedProbe",
     "Fitter",
     "FrozenProbe",
@@ -29,6 +31,8 @@ __all__ = [
     "LayerChoice",
     "LinearProbe",
     "LogisticFitter",
+    "ModeFitter",
+    "ModeProbe",
     "PairAccuracy",
     "auprc",
     "auroc",
@@ -39,6 +43,7 @@ __all__ = [
     "ece",
     "fit_surface",
     "grouped_folds",
+    "load_mode_probe",
     "load_probe",
     "pair_accuracy",
 ]
