@@ -31,10 +31,15 @@ class Environment(Protocol):
 
 @runtime_checkable
 class Probe(Protocol):
-    """A small frozen scorer; how it was fitted is not its business."""
+    """A small frozen scorer; how it was fitted is not its business.
+
+    It reads states and signals, unless an attribute `reads` names what it reads out of `states`, `signals`, `text`
+    and `checks`. One that reads text or checks takes two more arguments: `texts`, n texts (`agents.transcript`), and
+    `checks`, a mapping of a check's name to (n,) float64, NaN where the environment did not supply it.
+    """
 
     def score(self, states: NDArray[Any], signals: NDArray[Any] | None = None) -> NDArray[np.float64]:
-        """P(failure) in [0, 1], shape (n,), of states (n, d_model) and, if it uses them, signals (n, n_signals)."""
+        """P(failure) in [0, 1], shape (n,), of states (n, width) and, if it uses them, signals (n, n_signals)."""
 
 
 class EpisodeWatch(Protocol):

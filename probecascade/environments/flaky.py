@@ -41,9 +41,12 @@ class FlakyEnvironment:
         return question
 
     def foresee(self, action: Action) -> Foresight:
-        """Nothing for a search that is about to fail, else what the wrapped environment foresees."""
+        """What the wrapped environment foresees; of a search that is about to fail only its checks.
+
+        These are the same whether it fails or not, so that they do not give the failure away.
+        """
         foresight = self.inner.foresee(action)
-        return Foresight() if self._fails(action) else foresight
+        return Foresight(checks=foresight.checks) if self._fails(action) else foresight
 
     def step(self, action: Action) -> Observation:
         """Fail (kind `tool_error`) or pass the action on."""

@@ -71,15 +71,33 @@ class WikiEnvironment:
         self._task = task
         self._closed = 0
         self._doomed = False
+        self._shown = [_fold(task.parts[0].question)]
         return task.parts[0].question
 
     def foresee(self, action: Action) -> Foresight:
-        """A finish closes part p (an event `("part", p)`); that of the last part is final."""
+        """A finish closes part p (an event `("part", p)`); that of the last part is final.
+
+        Checks, 0 or 1: `tool_exists`; `argument_well_formed`: not empty, on one line and at most `ECHOED_CHARACTERS`
+        long; `argument_seen`: it stands in a question or page that the agent was shown in this episode. Whether a
+        page of that title exists, or the answer is right, is not told.
+        """
         task = self._live_task()
+        checks = self._checks(action)
         if self._refusal(action) or action.name != "finish":
-            return Foresight()
+            return Foresight(checks=checks)
         part = self._closed + 1
-        return Foresight(events=(("part", part),), final=part == len(task.parts))
+        return Foresight(events=(("part", part),), final=part == len(task.parts), checks=checks)
+
+    def _checks(self, action: Action) -> dict[str, float]:
+        written, folded = action.argument.strip(), _fold(action.argument)
+        usable = action.valid and action.name in self.tools
+        formed = usable and 0 < len(written) <= ECHOED_CHARACTERS and "\n" not in written
+        seen = bool(folded) and any(folded in text for text in self._shown)
+        return {
+            "tool_exists": float(usable),
+            "argument_well_formed": float(formed),
+            "argument_seen": float(usable and seen),
+        }
 
     def step(self, action: Action) -> Observation:
         """Search or finish. Raises UsageError before `reset` and after the end."""
@@ -93,6 +111,7 @@ class WikiEnvironment:
         self._closed += 1
         self._doomed = self._doomed or not exact_match(action.argument, part.answers)
         if self._closed < len(task.parts):
+            self._shown.append(_fold(task.parts[self._closed].question))
             return Observation(task.parts[self._closed].question, "next_part", doomed=self._doomed)
         return Observation("Finished.", "finish", True, 0.0 if self._doomed else 1.0, self._doomed)
 
@@ -122,10 +141,12 @@ class WikiEnvironment:
             return Observation(f"{page.title}: this page is empty.", "not_found", doomed=self._doomed)
         if page.title not in page.sentences[0]:
             shown = f"{page.title}: {shown}"
+        self._shown.append(_fold(shown))
         return Observation(shown, "content", doomed=self._doomed)
 
     def _not_found(self, argument: str) -> str:
         asked = " ".join(argument.split())[:ECHOED_CHARACTERS]
         close = difflib.get_close_matches(_fold(asked), list(self._pages.folded), n=SIMILAR_TITLES)
         similar = ", ".join(self._pages.folded[key].title for key in close)
+        self._shown.append(_fold(similar))
         return f"Could not find {asked}." + (f" Similar: {similar}." if similar else "")

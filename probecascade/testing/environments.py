@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -94,7 +95,9 @@ def _check_invalid_actions(make_env: Callable[[], Environment], task: Task) -> N
         Action("finish", ""),
         Action("no_such_tool", "Ada"),
     ):
-        expect(env.foresee(action) == Foresight(), f"nothing is foreseen of the invalid {action}")
+        foresight = env.foresee(action)
+        nothing = not foresight.events and not foresight.final
+        expect(nothing, f"no event and no end is foreseen of the invalid {action}")
         seen = env.step(action)
         expect(seen.kind == "invalid" and not seen.done, f"{action} is answered with kind 'invalid'")
         expect(bool(seen.text.strip()), "an invalid action is answered with a sentence")
@@ -107,7 +110,10 @@ def _check_foresight_leaves_no_trace(make_env: Callable[[], Environment], task: 
     questions = [page.title for page in task.paragraphs[:4]] + ["no such page", "no such page"]
     actions = [Action(tool, text) for tool in plain.tools if tool != "finish" for text in questions]
     for action in actions:
-        expect(looked.foresee(action) == looked.foresee(action), "foreseeing twice gives the same")
+        foresight = looked.foresee(action)
+        expect(looked.foresee(action) == foresight, "foreseeing twice gives the same")
+        named = all(name.isidentifier() and math.isfinite(value) for name, value in foresight.checks.items())
+        expect(named, "checks are finite numbers by name")
         seen, twin = looked.step(action), plain.step(action)
         expect(seen == twin, "foresee changes nothing, and equal actions bring equal observations")
         expect(seen.kind in OBSERVATION_KINDS, f"{seen.kind!r} is one of {', '.join(OBSERVATION_KINDS)}")

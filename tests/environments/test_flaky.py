@@ -88,7 +88,7 @@ def test_a_new_episode_starts_afresh() -> None:
 
 def test_only_searches_fail() -> None:
     env = flaky(1.0)
-    assert env.foresee(Action("finish", "A")) == Foresight(events=(("part", 1),))
+    assert env.foresee(Action("finish", "A")).events == (("part", 1),)
     assert env.step(Action("finish", "wrong")).kind == "next_part"
     failed = env.step(Action("search", TITLES[0]))
     assert (failed.kind, failed.doomed) == ("tool_error", True)
@@ -115,7 +115,7 @@ class EveryCallIsAnEvent:
         return "Go."
 
     def foresee(self, action: Action) -> Foresight:
-        return Foresight(events=(("found", 1),), final=True)
+        return Foresight(events=(("found", 1),), final=True, checks={"tool_exists": 1.0})
 
     def step(self, action: Action) -> Observation:
         return Observation("There.", "content", done=True, reward=1.0)
@@ -125,9 +125,11 @@ def test_nothing_is_foreseen_of_a_search_that_is_about_to_fail() -> None:
     env = FlakyEnvironment(EveryCallIsAnEvent(), 1.0)
     env.reset(TASK)
     search = Action("search", "x")
-    assert env.foresee(search) == Foresight()
+    doomed = env.foresee(search)
+    assert (doomed.events, doomed.final) == ((), False)
     assert not env.step(search).done
     assert env.foresee(search).final
+    assert env.foresee(search).checks == doomed.checks == {"tool_exists": 1.0}  # so that they give nothing away
     assert env.step(search).done
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from probecascade.environments import WikiEnvironment
@@ -16,6 +18,10 @@ PAGES = (
     Paragraph("Ødegård", ("Ødegård is a farm.",)),
 )
 TASK = Task("t", "g", (Part("In which city?", ("Trodan",)), Part("In which country?", ("Kesuri",))), PAGES)
+
+
+def bare(foresight: Foresight) -> Foresight:
+    return replace(foresight, checks={})
 
 
 def started(sentences: int | None = None) -> WikiEnvironment:
@@ -89,7 +95,7 @@ def test_an_empty_page_counts_as_nothing_found() -> None:
 )
 def test_invalid_actions_are_answered_and_change_nothing(action: Action, words: str) -> None:
     env = started()
-    assert env.foresee(action) == Foresight()
+    assert bare(env.foresee(action)) == Foresight()
     seen = env.step(action)
     assert (seen.kind, seen.done, seen.doomed) == ("invalid", False, False)
     assert words in seen.text
@@ -98,8 +104,8 @@ def test_invalid_actions_are_answered_and_change_nothing(action: Action, words: 
 
 def test_all_parts_right_earns_one() -> None:
     env = started()
-    assert env.foresee(Action("search", "Trodan")) == Foresight()
-    assert env.foresee(Action("finish", "Trodan")) == Foresight(events=(("part", 1),))
+    assert bare(env.foresee(Action("search", "Trodan"))) == Foresight()
+    assert bare(env.foresee(Action("finish", "Trodan"))) == Foresight(events=(("part", 1),))
     first = env.step(Action("finish", "trodan."))
     assert (first.text, first.kind, first.done, first.doomed) == (
         "In which country?",
@@ -107,7 +113,7 @@ def test_all_parts_right_earns_one() -> None:
         False,
         False,
     )
-    assert env.foresee(Action("finish", "Kesuri")) == Foresight(events=(("part", 2),), final=True)
+    assert bare(env.foresee(Action("finish", "Kesuri"))) == Foresight(events=(("part", 2),), final=True)
     last = env.step(Action("finish", "Kesuri"))
     assert (last.kind, last.done, last.reward, last.doomed) == ("finish", True, 1.0, False)
 
@@ -157,3 +163,30 @@ def test_live_episodes_of_one_task_do_not_disturb_each_other() -> None:
     one.step(Action("finish", "wrong"))
     assert other.step(Action("search", "Trodan")).doomed is False
     assert other.foresee(Action("finish", "x")).events == (("part", 1),)
+
+
+@pytest.mark.parametrize(
+    ("action", "checks"),
+    [
+        (Action("search", "Ada Brosk"), (1, 1, 0)),  # no page of the task tells it, and none was shown
+        (Action("finish", "CITY"), (1, 1, 1)),  # the question says it
+        (Action("search", "x" * 61), (1, 0, 0)),
+        (Action("search", "two\nlines"), (1, 0, 0)),
+        (Action("search", "  "), (1, 0, 0)),
+        (Action("lookup", "city"), (0, 0, 0)),
+        (Action("", "city", False, "Write one action."), (0, 0, 0)),
+    ],
+)
+def test_checks_tell_of_the_action_as_it_is_written(action: Action, checks: tuple[int, ...]) -> None:
+    found = started().foresee(action).checks
+    assert found == dict(zip(("tool_exists", "argument_well_formed", "argument_seen"), checks, strict=True))
+
+
+def test_an_argument_counts_as_seen_once_a_page_or_question_showed_it() -> None:
+    env, finish = started(), Action("finish", "Trodan")
+    assert env.foresee(finish).checks["argument_seen"] == 0  # that it is the right answer makes no difference
+    shown = env.step(Action("search", "Ada Brosk")).text
+    assert ("Trodan" in shown) == (env.foresee(finish).checks["argument_seen"] == 1)
+    assert env.foresee(Action("finish", shown[:20])).checks["argument_seen"] == 1
+    env.reset(TASK)
+    assert env.foresee(Action("finish", shown[:20])).checks["argument_seen"] == 0
