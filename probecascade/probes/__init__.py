@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from probecascade.intervals import Interval
+from probecascade.probes.calibrated import Calibrated, CalibratedProbe
 from probecascade.probes.crossfit import FittedProbe, Fitter
 from probecascade.probes.crossval import grouped_folds
 from probecascade.probes.fit import LayerChoice, LogisticFitter, choose_layer
 from probecascade.probes.kinds import FrozenProbe, load_probe
 from probecascade.probes.linear import LinearProbe
+from probecascade.probes.means import LDAFitter, MassMeanFitter
 from probecascade.probes.metrics import (
     PairAccuracy,
     auprc,
@@ -18,22 +20,46 @@ from probecascade.probes.metrics import (
     ece,
     pair_accuracy,
 )
+from probecascade.probes.mlp import MLPProbe
+from probecascade.probes.mlp_fit import MLPFitter
 from probecascade.probes.modes import FittedModes, ModeFitter, ModeProbe, load_mode_probe
+from probecascade.probes.named import PROBES, SEQUENCES, STEPS, fitter_named
+from probecascade.probes.piped import PipedProbe
+from probecascade.probes.sequence import SequenceProbe
+from probecascade.probes.sequence_fit import SequenceFitter
+from probecascade.probes.steps import PCA, Average, Centre, LayerNorm, Standardise
 from probecascade.probes.surface import SURFACE, fit_surface
 
 __all__ = [
+    "PCA",
+    "PROBES",
+    "SEQUENCES",
+    "STEPS",
     "SURFACE",
+    "Average",
+    "Calibrated",
+    "CalibratedProbe",
+    "Centre",
     "FittedModes",
     "FittedProbe",
     "Fitter",
     "FrozenProbe",
     "Interval",
+    "LDAFitter",
     "LayerChoice",
+    "LayerNorm",
     "LinearProbe",
     "LogisticFitter",
+    "MLPFitter",
+    "MLPProbe",
+    "MassMeanFitter",
     "ModeFitter",
     "ModeProbe",
     "PairAccuracy",
+    "PipedProbe",
+    "SequenceFitter",
+    "SequenceProbe",
+    "Standardise",
     "auprc",
     "auroc",
     "auroc_interval",
@@ -42,6 +68,7 @@ __all__ = [
     "choose_layer",
     "ece",
     "fit_surface",
+    "fitter_named",
     "grouped_folds",
     "load_mode_probe",
     "load_probe",

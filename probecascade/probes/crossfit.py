@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -91,10 +91,8 @@ class Path(Protocol):
         """The frozen model at the value of this place."""
 
 
-class Train(Protocol):
-    """A head: how to train models at the given values, each from the last where that helps."""
-
-    def __call__(self, sample: Sample, values: tuple[float, ...]) -> Path: ...
+Train = Callable[[Sample, tuple[float, ...]], Path]
+"""A head: how to train models at the given values, each from the last where that helps."""
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,9 @@ def as_blocks(rows: ArrayLike, what: str, blocks: int) -> NDArray[np.float64]:
     matrix = _as_real(rows, what)
     if not matrix.shape[1] or matrix.shape[1] % blocks:
         raise DataError(f"{what} have width {matrix.shape[1]}, no multiple of their {blocks} taps; give equal blocks.")
-    parts = matrix.reshape(len(matrix), blocks, -1)
-    present: NDArray[np.bool_] = np.isfinite(parts).all(axis=2)
-    missing: NDArray[np.bool_] = np.isnan(parts).all(axis=2)
+    parts = matrix.reshape(len(matrix), blocks, matrix.shape[1] // blocks)
+    present = np.asarray(np.isfinite(parts).all(axis=2))
+    missing = np.asarray(np.isnan(parts).all(axis=2))
     sound = (present | missing).all(axis=1) & present.any(axis=1)
     if not sound.all():
         bad = int((~sound).sum())

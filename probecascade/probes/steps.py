@@ -156,7 +156,8 @@ class LayerNorm:
         with np.errstate(over="ignore", invalid="ignore"):
             centred = parts - row_products(parts, ones) / parts.shape[1]
             variance = row_products(np.square(centred), ones) / parts.shape[1]
-            return (centred / np.sqrt(variance + _LEAST_VARIANCE)).reshape(rows.shape)
+            normed: Array = centred / np.sqrt(variance + _LEAST_VARIANCE)
+        return normed.reshape(rows.shape)
 
     def before(self, probe: LinearProbe) -> None:
         return None
@@ -179,7 +180,7 @@ class Average:
         return self
 
     def apply(self, rows: Array) -> Array:
-        blocks = _parts(rows, self.blocks).reshape(len(rows), self.blocks, -1)
+        blocks = _parts(rows, self.blocks).reshape(len(rows), self.blocks, rows.shape[1] // self.blocks)
         total: Array = blocks[:, 0].copy()
         for k in range(1, self.blocks):
             total += blocks[:, k]
