@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
+from threadpoolctl import threadpool_limits
 
 from probecascade.errors import DataError, UsageError
 from probecascade.probes.crossval import Fold, grouped_folds
+from probecascade.probes.design import Array, Design, Index, Labels
 from probecascade.probes.fit import STRENGTHS
 from probecascade.probes.inputs import as_labels, as_matrix, both_classes
 from probecascade.probes.metrics import auroc
-from probecascade.probes.solver import log_odds, logistic_path
+from probecascade.probes.newton import Models, solve
+from probecascade.probes.solver import log_odds
 
-Array = NDArray[np.float64]
-Labels = NDArray[np.bool_]
+_AT_ONCE = 1 << 22  # logits of the models that are fitted together: 32 MiB an array, of which there are some ten
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,61 +52,138 @@ def sweep_layers(
     strengths: Sequence[float] = STRENGTHS,
     inner_folds: int | None = 3,
     seed: int = 0,
+    threads: int = 1,
 ) -> BatchedScores:
     """Out-of-fold scores of every layer on shared folds, strengths chosen within each fold's training rows.
 
-    read(layer): states (n, d), called once per layer and let go before the next. failed, groups: (n,).
-    folds: (train rows, test rows) each, as `grouped_folds` makes them. The strength with the least mean
-    log-loss over `inner_folds` grouped folds of a fold's training rows wins, the smaller C on a tie; a fold
-    whose training rows cannot be split so, because fewer than two groups hold a class, takes the smallest.
-    inner_folds None: one strength per layer, chosen on `folds` themselves, hence slightly optimistic.
-    Raises DataError on bad states, labels or folds, UsageError on strengths that are not positive.
+    The model is that of `LogisticFitter`: standardised L2 logistic regression with the prior correction of
+    each fold's bias. read(layer): states (n, d), called once per layer, never by two threads at a time, and
+    let go when the layer is done. failed, groups: (n,). folds: (train rows, test rows) each, as
+    `grouped_folds` makes them. The strength with the least mean log-loss over `inner_folds` grouped folds of
+    a fold's training rows wins, the smaller C on a tie; a fold whose training rows cannot be split so,
+    because fewer than two groups hold a class, takes the smallest. inner_folds None: one strength per layer,
+    chosen on `folds` themselves, hence slightly optimistic. seed: of the inner folds. threads: layers fitted
+    at a time, which changes no score. Raises DataError on bad states, labels or folds, UsageError on
+    strengths that are not positive or no thread.
     """
     labels = as_labels(failed, np.asarray(failed).size)
     both_classes(labels)
-    names = np.asarray(groups)
     path = tuple(sorted(set(strengths)))
     if not path or not all(0 < c < float("inf") for c in path):
         raise UsageError(f"The strengths {tuple(strengths)} were given; give one or more positive finite numbers.")
-    if not np.array_equal(np.sort(np.concatenate([test for _, test in folds])), np.arange(len(labels))):
-        raise DataError("The folds do not test each row exactly once; make them with grouped_folds.")
-    inner = [_inner(labels, names, train, inner_folds, seed) for train, _ in folds]
-    scores = np.empty((len(layers), len(labels)))
-    chosen = np.empty((len(layers), len(folds)))
-    train_auroc = np.full((len(layers), len(folds)), np.nan)
-    for i, layer in enumerate(layers):
-        rows = as_matrix(read(layer), f"states of layer {layer}")
-        outer = _held_out(rows, labels, folds, path)
-        common = int(np.argmin(_loss(outer, labels)))
-        for f, (train, test) in enumerate(folds):
-            best = 0 if inner_folds is not None else common
-            if inner[f]:
-                held_out = _held_out(rows[train], labels[train], inner[f], path)
-                best = int(np.argmin(_loss(held_out, labels[train])))
-                train_auroc[i, f] = auroc(held_out[best], labels[train])
-            scores[i, test] = expit(outer[best, test])
-            chosen[i, f] = path[best]
+    if threads < 1:
+        raise UsageError(f"{threads} threads were asked for; ask for one or more.")
+    _check_folds(folds, labels)
+    names = np.asarray(groups)
+    inner = None if inner_folds is None else [_inner(labels, names, train, inner_folds, seed) for train, _ in folds]
+    reading = Lock()
+
+    def sweep(layer: int) -> tuple[Array, Array, Array]:
+        with reading:
+            rows = as_matrix(read(layer), f"states of layer {layer}")
+        if len(rows) != len(labels):
+            raise DataError(f"Layer {layer} has {len(rows)} rows for {len(labels)} labels; give one row per label.")
+        return _sweep_layer(Design.of(rows), labels, folds, inner, path)
+
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+        found = list(pool.map(sweep, layers))
+    scores, chosen, train_auroc = (np.array([of_layer[k] for of_layer in found]) for k in range(3))
     return BatchedScores(tuple(layers), path, scores, chosen, train_auroc)
 
 
-def _inner(failed: Labels, groups: NDArray[Any], train: NDArray[np.intp], folds: int | None, seed: int) -> list[Fold]:
-    if folds is None:
-        return []
-    kept = [len(np.unique(groups[train[failed[train] == label]])) for label in (False, True)]
-    return grouped_folds(failed[train], groups[train], folds, seed) if min(kept) >= 2 else []
+def held_out_logits(design: Design, failed: Labels, folds: Sequence[Fold], strengths: Sequence[float]) -> Array:
+    """Logits of P(failure) at each strength, (n_strengths, n), each row's by the fold that tests it."""
+    models = _fit(design, failed, [train for train, _ in folds], strengths)
+    return _held_out(models.logits, failed, folds)
 
 
-def _held_out(rows: Array, failed: Labels, folds: Sequence[Fold], strengths: tuple[float, ...]) -> Array:
-    logits = np.empty((len(strengths), len(rows)))
-    for train, test in folds:
-        mean, scale = rows[train].mean(axis=0), rows[train].std(axis=0)
-        constant = scale <= len(train) * np.finfo(np.float64).eps * np.abs(mean)
-        mean[constant], scale[constant] = rows[train[0], constant], 1.0
-        weights, biases = logistic_path((rows[train] - mean) / scale, failed[train], strengths)
-        shift = log_odds(failed) - log_odds(failed[train])
-        logits[:, test] = (((rows[test] - mean) / scale) @ weights + biases + shift).T
-    return logits
+def _sweep_layer(
+    design: Design,
+    failed: Labels,
+    folds: Sequence[Fold],
+    inner: Sequence[Sequence[Fold]] | None,
+    strengths: tuple[float, ...],
+) -> tuple[Array, Array, Array]:
+    """Scores (n,), chosen strengths and AUROC within the training rows, (n_folds,) each."""
+    outer = _fit(design, failed, [train for train, _ in folds], strengths)
+    logits = _held_out(outer.logits, failed, folds)
+    best = np.zeros(len(folds), dtype=np.intp)
+    train_auroc = np.full(len(folds), np.nan)
+    if inner is None:
+        best[:] = np.argmin(_loss(logits, failed))
+    elif any(inner):
+        owners = np.repeat(np.arange(len(folds)), [len(of_fold) for of_fold in inner])
+        starts = outer.take(_models_of(owners, len(strengths)))
+        trains = [train for of_fold in inner for train, _ in of_fold]
+        nested = _fit(design, failed, trains, strengths, starts).logits.reshape(len(trains), -1)
+        for fold in np.unique(owners):
+            train, _ = folds[fold]
+            within = _held_out(nested[owners == fold], failed, inner[fold])[:, train]
+            best[fold] = np.argmin(_loss(within, failed[train]))
+            train_auroc[fold] = auroc(within[best[fold]], failed[train])
+    scores = np.empty(len(failed))
+    for (_, test), place in zip(folds, best, strict=True):
+        scores[test] = expit(logits[place, test])
+    return scores, np.asarray(strengths)[best], train_auroc
+
+
+def _fit(
+    design: Design, failed: Labels, trains: Sequence[Index], strengths: Sequence[float], start: Models | None = None
+) -> Models:
+    """As `solve`, with as many fits at a time as memory should hold, in designs that suit them."""
+    width = len(strengths)
+    coarse = design.too_coarse(trains)
+    fine = np.flatnonzero(~coarse)
+    some = max(1, _AT_ONCE // (len(failed) * width))
+    batches = [(fine[first : first + some], design) for first in range(0, len(fine), some)]
+    batches += [(np.array([fit]), Design.of(design.rows, trains[fit])) for fit in map(int, np.flatnonzero(coarse))]
+    n, d = design.rows.shape
+    count = len(trains) * width
+    models = Models(np.empty((count, d)), np.empty(count), np.empty((count, n)))
+    for fits, own in batches:
+        places = _models_of(fits, width)
+        found = solve(own, failed, [trains[fit] for fit in fits], strengths, start and start.take(places))
+        models.weights[places], models.biases[places], models.logits[places] = found.weights, found.biases, found.logits
+    return models
+
+
+def _models_of(fits: Index, n_strengths: int) -> Index:
+    """Where the models of these fits stand."""
+    return (fits[:, None] * n_strengths + np.arange(n_strengths)).ravel()
+
+
+def _held_out(logits: Array, failed: Labels, folds: Sequence[Fold]) -> Array:
+    """From logits of all rows, with the fits and their strengths in turn, those of the rows that each fold tests.
+
+    (n_strengths, n), NaN where no fold tests. Every model's bias is moved by the difference between the
+    log-odds of failure over all tested rows and over its training rows, as in `LogisticFitter`.
+    """
+    fits = logits.reshape(len(folds), -1, len(failed))
+    held_out = np.full(fits.shape[1:], np.nan)
+    overall = log_odds(failed[np.concatenate([test for _, test in folds])])
+    for fit, (train, test) in zip(fits, folds, strict=True):
+        held_out[:, test] = fit[:, test] + (overall - log_odds(failed[train]))
+    return held_out
 
 
 def _loss(logits: Array, failed: Labels) -> Array:
-    return np.asarray(np.logaddexp(0.0, np.where(failed, -logits, logits)).sum(axis=1))
+    """Mean log-loss of each row of logits (n_strengths, n)."""
+    return np.asarray(np.logaddexp(0.0, np.where(failed, -logits, logits)).mean(axis=1))
+
+
+def _check_folds(folds: Sequence[Fold], failed: Labels) -> None:
+    tested = np.concatenate([test for _, test in folds]) if folds else np.empty(0, dtype=np.intp)
+    whole = np.array_equal(np.sort(tested), np.arange(len(failed)))
+    apart = all(not np.isin(train, test).any() for train, test in folds)
+    if not (whole and apart and all(len(np.unique(failed[train])) == 2 for train, _ in folds)):
+        raise DataError(
+            "The folds must test every row once and train on both classes in rows that they do not test; "
+            "make them with grouped_folds."
+        )
+
+
+def _inner(failed: Labels, groups: NDArray[Any], train: Index, folds: int, seed: int) -> list[Fold]:
+    """Folds of the training rows, in numbers of all rows; none where fewer than two groups hold a class."""
+    if min(len(np.unique(groups[train[failed[train] == label]])) for label in (False, True)) < 2:
+        return []
+    return [(train[a], train[b]) for a, b in grouped_folds(failed[train], groups[train], folds, seed)]

@@ -1,0 +1,258 @@
+"""L2 logistic regression for many training sets and strengths at once: Newton steps by conjugate gradients.
+
+All fits see the same rows and differ in which of them they train on, so one matrix product serves them
+all, and the rows that a fit does not train on get their logits from it too. The Hessian is never formed.
+Its products are taken in float32 while gradients and logits are float64, so rounding costs steps and no
+accuracy. The preconditioner is the Hessian of features of unit variance under one common curvature,
+inverted in the principal axes of all rows, which are computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit
+
+from probecascade.errors import DataError
+from probecascade.probes.design import Array, Design, Floats, Index, Labels, members
+from probecascade.probes.solver import log_odds
+
+_CLOSE = 5e-4  # a Newton step that moves no logit by more is the last: what it leaves is far smaller
+_INEXACT = 0.1  # the preconditioned residual at which conjugate gradients stop, as a share of the first
+_FAR = 0.25  # a step that moves a logit by more is shortened where it overshoots
+_FLAT = 1.0  # where the data bend the loss by a smaller share of what the penalty does, the penalty alone is inverted
+_MOST_NEWTON, _MOST_GRADIENTS, _MOST_CUTS = 200, 500, 60
+_TINY = np.float32(1e-30)
+
+
+@dataclass(frozen=True, eq=False)
+class Models:
+    """One model, or one step between models, per row.
+
+    weights: (n_models, d), of features standardised over the training rows; biases: (n_models,); logits:
+    (n_models, n), of all rows, whether trained on or not.
+    """
+
+    weights: Array
+    biases: Array
+    logits: Array
+
+    def take(self, models: Index) -> Models:
+        """These models, in this order."""
+        return Models(self.weights[models], self.biases[models], self.logits[models])
+
+    def add(self, models: Index, shares: Array, steps: Models) -> None:
+        """Move these models, each by its share of its step."""
+        self.weights[models] += shares[:, None] * steps.weights
+        self.biases[models] += shares * steps.biases
+        self.logits[models] += shares[:, None] * steps.logits
+
+
+def solve(
+    design: Design, failed: Labels, trains: Sequence[Index], strengths: Sequence[float], start: Models | None = None
+) -> Models:
+    """Minimise |w|^2 / 2 + C * sum_i log(1 + exp(-y_i (w . x_i + b))) over each training set, for each C.
+
+    failed: (n,), y = +1 where True; trains: row numbers of each fit, of both classes, over which x is
+    standardised. That is the objective of scikit-learn's StandardScaler and LogisticRegression(C=C). start:
+    as many models to begin from. Returns the models of the first fit at all strengths, then of the next.
+    Raises DataError where the search does not converge.
+    """
+    problem = _Problem.of(design, failed, trains, strengths)
+    if start is None:
+        weights = np.zeros((len(problem.strength), design.rows.shape[1]))
+        biases = np.repeat([log_odds(failed[train]) for train in trains], len(strengths))
+    else:
+        weights, biases = start.weights.copy(), start.biases.copy()
+    models = Models(weights, biases, problem.view.products(weights, biases))
+    active = np.arange(len(biases))
+    for _ in range(_MOST_NEWTON):
+        part, at = problem.take(active), models.take(active)
+        step = _newton_step(design, part, at)
+        reach = np.abs(step.logits).max(axis=1)
+        models.add(active, _shares(part, at, step, reach), step)
+        active = active[reach > _CLOSE]
+        if not active.size:
+            return models
+    worst = problem.strength[active].min()
+    raise DataError(f"The logistic fit at strength {worst:g} did not converge; try smaller strengths.")
+
+
+@dataclass(frozen=True, eq=False)
+class _View:
+    """How each model sees the features (n, d): by its own mean and inverse scale, (n_models, d)."""
+
+    features: Floats
+    mean: Floats
+    inverse: Floats
+
+    def products(self, weights: Floats, biases: Floats) -> Floats:
+        """The logits w . x + b of all rows, (n_models, n)."""
+        scaled = weights * self.inverse
+        products: Floats = scaled @ self.features.T
+        products += (biases - np.einsum("md,md->m", scaled, self.mean))[:, None]
+        return products
+
+    def gradient(self, pulls: Floats) -> tuple[Floats, Floats]:
+        """Sums over rows: sum_i pull_i x_i, (n_models, d), and sum_i pull_i, (n_models,), of pulls (n_models, n)."""
+        total = pulls.sum(axis=1)
+        slope: Floats = pulls @ self.features
+        slope -= total[:, None] * self.mean
+        slope *= self.inverse
+        return slope, total
+
+
+@dataclass(frozen=True, eq=False)
+class _Problem:
+    """trained: (n_models, n), 1 or 0; failed: (n,), 1 or 0; strength: (n_models,)."""
+
+    view: _View
+    trained: Array
+    failed: Array
+    strength: Array
+
+    @classmethod
+    def of(cls, design: Design, failed: Labels, trains: Sequence[Index], strengths: Sequence[float]) -> _Problem:
+        mean, inverse = design.standards(trains)
+        fit = np.repeat(np.arange(len(trains)), len(strengths))
+        view = _View(design.features, mean[fit], inverse[fit])
+        trained = members(trains, len(failed))[fit]
+        return cls(view, trained, failed.astype(np.float64), np.tile(np.asarray(strengths), len(trains)))
+
+    def take(self, models: Index) -> _Problem:
+        view = _View(self.view.features, self.view.mean[models], self.view.inverse[models])
+        return _Problem(view, self.trained[models], self.failed, self.strength[models])
+
+
+def _newton_step(design: Design, problem: _Problem, at: Models) -> Models:
+    chance = expit(at.logits)
+    slope, slope_bias = problem.view.gradient(problem.trained * (chance - problem.failed))
+    slope += at.weights / problem.strength[:, None]
+    curvature = problem.trained * (chance * (1.0 - chance))
+    weights, biases = _conjugate_gradients(_Hessian.of(design, problem, curvature), -slope, -slope_bias)
+    return Models(weights, biases, problem.view.products(weights, biases))
+
+
+def _shares(problem: _Problem, at: Models, step: Models, reach: Array) -> Array:
+    """The share of each step to take, (n_models,): all of it, or less where the loss would rise again.
+
+    The loss is convex, so along a step its derivative only grows. Where that ends clearly positive the step
+    is cut to where a straight line through both ends crosses zero, and tried again.
+    """
+    shares = np.ones(len(reach))
+    far = np.flatnonzero(reach > _FAR)
+    first = _derivative(problem, at, step, far, np.zeros(len(far)))
+    for _ in range(_MOST_CUTS):
+        last = _derivative(problem, at, step, far, shares[far])
+        over = last > 0.5 * np.abs(first)
+        far, first, last = far[over], first[over], last[over]
+        if not far.size:
+            break
+        shares[far] *= np.clip(first / (first - last), 0.1, 0.9)
+    return shares
+
+
+def _derivative(problem: _Problem, at: Models, step: Models, models: Index, shares: Array) -> Array:
+    """Of the loss along the step, after a share of it, for some of the models."""
+    moves, turns = step.logits[models], step.weights[models]
+    chance = expit(at.logits[models] + shares[:, None] * moves)
+    weights = at.weights[models] + shares[:, None] * turns
+    fit = np.einsum("mn,mn,mn->m", problem.trained[models], chance - problem.failed, moves)
+    penalty = np.einsum("md,md->m", weights, turns) / problem.strength[models]
+    return np.asarray(fit + penalty)
+
+
+@dataclass(frozen=True, eq=False)
+class _Hessian:
+    """Second derivatives of many models, in float32, and their rough inverse.
+
+    view, curvature (n_models, n) and strength make the product. damping: (n_models, rank), what the rough
+    inverse is on the axes (d, rank) more than off them, where it is the strength; stiffness: (n_models,), the
+    second derivative by the bias.
+    """
+
+    view: _View
+    curvature: Floats
+    strength: Floats
+    axes: Floats
+    damping: Floats
+    stiffness: Floats
+
+    @classmethod
+    def of(cls, design: Design, problem: _Problem, curvature: Array) -> _Hessian:
+        single = np.float32
+        total = curvature.sum(axis=1)
+        strength = problem.strength[:, None]
+        common = total[:, None]
+        steep = int(np.searchsorted(design.variance, _FLAT / np.max(common * strength)))
+        damping = 1.0 / (common * design.variance[steep:] + 1.0 / strength) - strength
+        view = _View(design.single, problem.view.mean.astype(single), problem.view.inverse.astype(single))
+        stiffness = np.maximum(total, _TINY).astype(single)
+        return cls(
+            view,
+            curvature.astype(single),
+            strength.astype(single),
+            design.axes[:, steep:],
+            damping.astype(single),
+            stiffness,
+        )
+
+    def take(self, models: Labels) -> _Hessian:
+        view = _View(self.view.features, self.view.mean[models], self.view.inverse[models])
+        return _Hessian(
+            view,
+            self.curvature[models],
+            self.strength[models],
+            self.axes,
+            self.damping[models],
+            self.stiffness[models],
+        )
+
+    def product(self, weights: Floats, biases: Floats) -> tuple[Floats, Floats]:
+        pulls = self.view.products(weights, biases)
+        pulls *= self.curvature
+        slope, total = self.view.gradient(pulls)
+        slope += weights / self.strength
+        return slope, total
+
+    def rough_inverse(self, weights: Floats, biases: Floats) -> tuple[Floats, Floats]:
+        along = weights @ self.axes
+        along *= self.damping
+        inverse = along @ self.axes.T
+        inverse += weights * self.strength
+        return inverse, biases / self.stiffness
+
+
+def _conjugate_gradients(hessian: _Hessian, target: Array, target_bias: Array) -> tuple[Array, Array]:
+    """About the weights and biases at which the product is the target; models that are near enough drop out."""
+    weights, biases = np.zeros_like(target), np.zeros_like(target_bias)
+    left, left_bias = target.astype(np.float32), target_bias.astype(np.float32)
+    way, way_bias = hessian.rough_inverse(left, left_bias)
+    size = _inner(left, left_bias, way, way_bias)
+    enough = _INEXACT**2 * size
+    active = np.arange(len(biases))
+    for _ in range(_MOST_GRADIENTS):
+        bent, bent_bias = hessian.product(way, way_bias)
+        length = size / np.maximum(_inner(way, way_bias, bent, bent_bias), _TINY)
+        weights[active] += length[:, None] * way
+        biases[active] += length * way_bias
+        left -= length[:, None] * bent
+        left_bias -= length * bent_bias
+        ahead, ahead_bias = hessian.rough_inverse(left, left_bias)
+        new = _inner(left, left_bias, ahead, ahead_bias)
+        on = new > enough
+        if not on.any():
+            break
+        turn = new / size
+        way, way_bias, size = ahead + turn[:, None] * way, ahead_bias + turn * way_bias, new
+        if not on.all():
+            active, hessian = active[on], hessian.take(on)
+            way, way_bias, left, left_bias = way[on], way_bias[on], left[on], left_bias[on]
+            size, enough = size[on], enough[on]
+    return weights, biases
+
+
+def _inner(a: Floats, a_bias: Floats, b: Floats, b_bias: Floats) -> Floats:
+    return np.asarray(np.einsum("md,md->m", a, b) + a_bias * b_bias)
