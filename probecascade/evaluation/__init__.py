@@ -9,9 +9,11 @@ from probecascade.evaluation.modes import (
     mode_table,
     override_modes,
 )
+from probecascade.evaluation.pooled import PooledRuns
 from probecascade.evaluation.replay import replay_policy
 from probecascade.evaluation.sweep import Sweep, sweep_run
 from probecascade.evaluation.sweep_result import SweepResult
+from probecascade.evaluation.transfer import TransferMatrix, transfer_matrix
 from probecascade.evaluation.twins import PolicyOutcome, compare_twins, read_off
 from probecascade.intervals import Resampling, mean_interval, ratio_interval, share_interval
 from probecascade.thresholds import Backtest, GateOutcome, Saving, Spending, backtest
@@ -21,11 +23,13 @@ __all__ = [
     "GateOutcome",
     "ModeRow",
     "PolicyOutcome",
+    "PooledRuns",
     "Resampling",
     "Saving",
     "Spending",
     "Sweep",
     "SweepResult",
+    "TransferMatrix",
     "backtest",
     "backtest_run",
     "compare_twins",
@@ -40,4 +44,5 @@ __all__ = [
     "replay_policy",
     "share_interval",
     "sweep_run",
+    "transfer_matrix",
 ]

@@ -1,0 +1,313 @@
+"""Does it travel? Probes fitted on episodes of one kind (a wording, a temperature, a world), tested on those of others.
+
+All kinds share folds of whole groups: a probe fitted on one kind outside a fold is tested on every kind inside it, its
+own included, so that no group is ever on both sides and own and foreign numbers are of one making. Training sets are
+drawn down to the size of the smallest, so that rows differ in what was seen and not in how much.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probecascade.errors import DataError
+from probecascade.evaluation.pooled import PooledRows, PooledRuns
+from probecascade.evaluation.resample import Column, Measure, draw_groups, interval_of
+from probecascade.intervals import DEFAULT, Resampling, share_interval
+from probecascade.probes import SURFACE, grouped_folds
+from probecascade.probes.batched import sweep_layers
+from probecascade.probes.linear import signal_features
+from probecascade.store.schema import resolve_layers
+from probecascade.thresholds import needed, parse_target, percent
+from probecascade.thresholds.targets import TargetLike
+
+Array = NDArray[np.float64]
+Labels = NDArray[np.bool_]
+Rows = NDArray[np.intp]
+Fold = tuple[Rows, Rows]
+
+MIN_CLASS = 20
+"""Groups with a failure, and groups with a success, that a kind of episodes needs to take part."""
+
+STRENGTHS: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+"""Of the ridge penalty (C), chosen inside every training set as is the layer."""
+
+EVERY, OTHERS = "all kinds", "all others"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Trained on one kind, tested on another: {value, low, high} each, and n episodes, of which so many failed.
+
+    loss: AUROC of the probe that was trained on the tested kind itself less that of this one, on the same episodes;
+    None on the diagonal. kept, caught: shares of successes and of failures below and above the threshold that keeps
+    the asked share of the successes of the training kind. layers: how often each was chosen, over the folds.
+    """
+
+    train: str
+    test: str
+    n: int
+    failed: int
+    groups: int
+    auroc: dict[str, Any]
+    surface: dict[str, Any]
+    loss: dict[str, Any] | None
+    kept: dict[str, Any]
+    caught: dict[str, Any]
+    layers: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TransferMatrix:
+    """One checkpoint's matrix. `rows` are kinds to train on, `kinds` those that are tested.
+
+    Rows beyond the kinds are mixtures of the same size: `all kinds`, and with three kinds or more `all others`,
+    everything but the tested kind. loss and surface_loss: the mean over cells of two different kinds, for the probe
+    on states and for the surface baseline. train_size: episodes in each training set, fold by fold.
+    """
+
+    checkpoint: str
+    closing: bool
+    kinds: tuple[str, ...]
+    rows: tuple[str, ...]
+    train_size: tuple[int, ...]
+    keep: str
+    cells: tuple[Cell, ...]
+    loss: dict[str, Any]
+    surface_loss: dict[str, Any]
+    notes: tuple[str, ...]
+
+    def cell(self, train: str, test: str) -> Cell:
+        """The cell of this row and column. KeyError if there is none."""
+        for cell in self.cells:
+            if (cell.train, cell.test) == (train, test):
+                return cell
+        raise KeyError((train, test))
+
+    def record(self) -> dict[str, Any]:
+        """The matrix as JSON values."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
+    def verdict(self) -> str:
+        """In words: what a probe loses on kinds that it has not seen."""
+        lost, low, high = (self.loss[key] for key in ("value", "low", "high"))
+        amount = f"{lost:+.3f} [{low:+.3f}, {high:+.3f}]".replace("+-", "-")
+        if low > 0:
+            said = f"a probe trained on another kind loses AUROC, {amount} on average"
+        elif high < 0:
+            said = f"a probe trained on another kind does not lose AUROC; it gains ({amount} lost on average)"
+        else:
+            said = (
+                f"no loss of AUROC can be told from none when a probe is trained on another kind ({amount} on average)"
+            )
+        return f"{self.checkpoint}: {said}; the surface baseline loses {self.surface_loss['value']:+.3f}."
+
+
+def transfer_matrix(
+    pool: PooledRuns,
+    kinds: Mapping[str, Labels],
+    checkpoint: str,
+    *,
+    mixtures: bool = True,
+    layers: Sequence[int] | None = None,
+    keep: TargetLike = "0.95",
+    folds: int = 5,
+    seed: int = 0,
+    resampling: Resampling = DEFAULT,
+) -> TransferMatrix:
+    """Train at this checkpoint on each kind of episodes and test on each, over shared folds of groups.
+
+    kinds: (n_episodes,) bool each; they may overlap. Kinds with fewer than `MIN_CLASS` groups of either class are
+    left out and named in `notes`. layers: those to choose from, inside each training set (None: all stored).
+    mixtures: add the rows of several kinds. Intervals resample groups with the probes as they are, so that they say
+    nothing of how a probe varies when it is fitted anew. DataError where fewer than two kinds are left, StoreError for
+    a checkpoint or layer that is not stored.
+    """
+    target = parse_target(keep, what="keep target")
+    chosen = pool.layers if layers is None else resolve_layers(layers, pool.n_layers)
+    rows, members, notes = _members(pool.rows(checkpoint), kinds)
+    setting = _Setting.of(rows, members, chosen, folds, seed)
+    fits = _fits(setting, members, mixtures)
+    names = tuple(dict.fromkeys(row for row, _ in fits))
+    counts = draw_groups(int(rows.codes.max()) + 1, resampling)
+    cells, losses, surface_losses = [], [], []
+    for test, inside in members.items():
+        measure = Measure(rows.failed[inside], rows.codes[inside], counts, float(target))
+        own = _Columns.of(measure, fits[test, test], inside)
+        for row in names:
+            fit = fits[row, test]
+            columns = own if row == test else _Columns.of(measure, fit, inside)
+            lost = own.states.less(columns.states, "auroc")
+            if row != test and row in members:
+                losses.append(lost)
+                surface_losses.append(own.surface.less(columns.surface, "auroc"))
+            fired = fit.fired(rows, setting.tests, target)[inside]
+            cells.append(
+                Cell(
+                    train=row,
+                    test=test,
+                    n=int(inside.sum()),
+                    failed=int(measure.failed.sum()),
+                    groups=measure.n_groups,
+                    auroc=measure.interval(columns.states, "auroc", resampling.confidence),
+                    surface=measure.interval(columns.surface, "auroc", resampling.confidence),
+                    loss=None if row == test else interval_of(*lost, resampling.confidence),
+                    kept=_share(~fired, ~measure.failed, measure.codes, resampling),
+                    caught=_share(fired, measure.failed, measure.codes, resampling),
+                    layers=dict(sorted(fit.layers.items())),
+                )
+            )
+    return TransferMatrix(
+        checkpoint=checkpoint,
+        closing=rows.closing,
+        kinds=tuple(members),
+        rows=names,
+        train_size=setting.sizes,
+        keep=percent(target),
+        cells=tuple(cells),
+        loss=_mean(losses, resampling.confidence),
+        surface_loss=_mean(surface_losses, resampling.confidence),
+        notes=notes,
+    )
+
+
+def _members(reached: PooledRows, kinds: Mapping[str, Labels]) -> tuple[PooledRows, dict[str, Labels], tuple[str, ...]]:
+    """The rows of the kinds that are large enough, which of them each kind holds, and a note on the others."""
+    members, sizes = {}, {}
+    for kind, mask in kinds.items():
+        inside = mask[reached.episode]
+        lost, won = (len(np.unique(reached.codes[inside & (reached.failed == label)])) for label in (True, False))
+        if min(lost, won) >= MIN_CLASS:
+            members[kind] = inside
+        else:
+            sizes[kind] = f"{kind} ({lost} failed, {won} successful)"
+    if len(members) < 2:
+        small = f"; too small are {', '.join(sizes.values())}" if sizes else ""
+        raise DataError(
+            f"a transfer at {reached.name} needs two kinds with {MIN_CLASS} failed and {MIN_CLASS} successful "
+            f"groups each and finds {', '.join(members) or 'none'}{small}: extract more episodes."
+        )
+    notes = tuple(
+        f"{size} has fewer than {MIN_CLASS} groups of a class at {reached.name} and is left out."
+        for size in sizes.values()
+    )
+    any_kind = np.logical_or.reduce(list(members.values()))
+    return reached.take(any_kind), {kind: inside[any_kind] for kind, inside in members.items()}, notes
+
+
+def _fits(setting: _Setting, members: Mapping[str, Labels], mixtures: bool) -> dict[tuple[str, str], _Fit]:
+    """Every row's fit for every tested kind."""
+    own = {kind: setting.fit(inside) for kind, inside in members.items()}
+    fits = {(row, test): own[row] for row in members for test in members}
+    if mixtures:
+        mixed = setting.fit(np.logical_or.reduce(list(members.values())))
+        fits |= {(EVERY, test): mixed for test in members}
+    if mixtures and len(members) > 2:
+        for test in members:
+            rest = [inside for kind, inside in members.items() if kind != test]
+            fits[OTHERS, test] = setting.fit(np.logical_or.reduce(rest))
+    return fits
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Setting:
+    """What all fits at a checkpoint share: its rows, the folds (which rows each tests), and the training sizes."""
+
+    rows: PooledRows
+    layers: tuple[int, ...]
+    tests: tuple[Labels, ...]
+    sizes: tuple[int, ...]
+    seed: int
+
+    @classmethod
+    def of(
+        cls, rows: PooledRows, members: Mapping[str, Labels], layers: Sequence[int], folds: int, seed: int
+    ) -> _Setting:
+        made = grouped_folds(rows.failed, rows.codes, folds, seed)
+        tests = tuple(np.isin(np.arange(len(rows.failed)), test) for _, test in made)
+        sizes = tuple(min(int((inside & ~test).sum()) for inside in members.values()) for test in tests)
+        return cls(rows, tuple(layers), tests, sizes, seed)
+
+    def fit(self, inside: Labels) -> _Fit:
+        """Scores of all rows by probes that were trained on these rows outside the fold that tests."""
+        splits: list[Fold] = []
+        for number, (test, size) in enumerate(zip(self.tests, self.sizes, strict=True)):
+            rng = np.random.default_rng((self.seed, number))
+            splits.append((_drawn(self.rows.failed, inside & ~test, size, rng), np.flatnonzero(test)))
+        states, layers = self._scores(self.rows.read, self.layers, splits)
+        features = signal_features(self.rows.signals, SURFACE, roots=True)
+        surface, _ = self._scores(lambda _: features, (0,), splits)
+        return _Fit(inside, states, surface, Counter(str(layer) for layer in layers))
+
+    def _scores(
+        self, read: Callable[[int], NDArray[Any]], layers: Sequence[int], splits: Sequence[Fold]
+    ) -> tuple[Array, list[int]]:
+        """P(failure) of all rows, (n,), and the layer of each fold, the best inside its training rows."""
+        swept = sweep_layers(
+            read, layers, self.rows.failed, self.rows.codes, folds=splits, strengths=STRENGTHS, seed=self.seed
+        )
+        scores, used = np.empty(len(self.rows.failed)), []
+        for number, (_, test) in enumerate(splits):
+            best = int(np.argmax(np.nan_to_num(swept.train_auroc[:, number], nan=-1.0)))
+            scores[test] = swept.scores[best, test]
+            used.append(swept.layers[best])
+        return scores, used
+
+
+def _drawn(failed: Labels, among: Labels, size: int, rng: np.random.Generator) -> Rows:
+    """`size` rows of those marked, failures in the share that they have there. DataError where a class is missing."""
+    lost, won = np.flatnonzero(among & failed), np.flatnonzero(among & ~failed)
+    if not len(lost) or not len(won):
+        raise DataError("a training set of the transfer lacks a class: ask for fewer folds, or extract more episodes.")
+    losing = min(max(round(size * len(lost) / (len(lost) + len(won))), 1), size - 1)
+    return np.sort(np.concatenate([rng.permutation(lost)[:losing], rng.permutation(won)[: size - losing]]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fit:
+    """P(failure) of all rows, (n,), by probes on states and by the baseline, trained on rows `inside`."""
+
+    inside: Labels
+    states: Array
+    surface: Array
+    layers: Counter[str]
+
+    def fired(self, rows: PooledRows, tests: Sequence[Labels], target: Fraction) -> Labels:
+        """Where the score reaches the threshold that keeps the target share of successes of the trained kind.
+
+        The threshold of a fold is set on the groups of the other folds, (n,).
+        """
+        fired = np.zeros(len(self.states), dtype=np.bool_)
+        for test in tests:
+            safe = np.sort(self.states[self.inside & ~test & ~rows.failed])
+            fired[test] = self.states[test] > safe[max(needed(target, len(safe)), 1) - 1]
+        return fired
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Columns:
+    """A fit on one tested kind, measured."""
+
+    states: Column
+    surface: Column
+
+    @classmethod
+    def of(cls, measure: Measure, fit: _Fit, inside: Labels) -> _Columns:
+        return cls(measure.column(fit.states[inside]), measure.column(fit.surface[inside]))
+
+
+def _mean(pairs: Sequence[tuple[float, Array]], confidence: float) -> dict[str, Any]:
+    """The mean over cells, on the same resamples, as {value, low, high}."""
+    draws = np.mean([drawn for _, drawn in pairs], axis=0)
+    return interval_of(float(np.mean([value for value, _ in pairs])), draws, confidence)
+
+
+def _share(hits: Labels, among: Labels, codes: NDArray[np.intp], resampling: Resampling) -> dict[str, Any]:
+    found = share_interval(hits, among, codes, resampling)
+    return {"value": found.value, "low": found.low, "high": found.high, "n": found.n}

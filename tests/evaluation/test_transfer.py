@@ -1,0 +1,226 @@
+"""Does it travel: what a wording does to states shows in the matrix, and nothing shows where nothing changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_runs import HEADER
+from varied_runs import Change, make_varied, rotated, same, stretched
+
+from probecascade.errors import DataError, StoreError, UsageError
+from probecascade.evaluation import PooledRuns, TransferMatrix, transfer_matrix
+from probecascade.evaluation.transfer import EVERY, OTHERS
+from probecascade.intervals import Resampling
+from probecascade.store import Run
+
+FEW = Resampling(resamples=200)
+
+
+def matrix(run: Run, by: str = "wording", **options: object) -> TransferMatrix:
+    pool = PooledRuns([run])
+    return transfer_matrix(pool, pool.by_value(by), "action:2", resampling=FEW, **options)  # type: ignore[arg-type]
+
+
+def made(path: Path, *changes: Change, **options: object) -> Run:
+    names = ("plain", "polite", "terse")
+    return make_varied(path, dict(zip(names, changes, strict=False)), **options)  # type: ignore[arg-type]
+
+
+def values(found: TransferMatrix, *, home: bool) -> np.ndarray:
+    return np.array(
+        [c.auroc["value"] for c in found.cells if c.train in found.kinds and (c.train == c.test) == home], np.float64
+    )
+
+
+# --- what it must tell apart ------------------------------------------------------------------------------------------
+
+
+def test_the_same_distribution_gives_a_flat_matrix(tmp_path: Path) -> None:
+    found = matrix(made(tmp_path / "run", same, same, same))
+    assert found.loss["low"] < 0 < found.loss["high"]
+    assert abs(found.loss["value"]) < 0.05
+    assert "no loss of AUROC can be told from none" in found.verdict()
+    assert min(values(found, home=True).min(), values(found, home=False).min()) > 0.7
+    for cell in found.cells:
+        assert cell.loss is None or cell.loss["low"] < 0.05  # no cell is far from home, and none is by much
+
+
+def test_intervals_of_the_mean_loss_hold_nothing_as_often_as_they_say(tmp_path: Path) -> None:
+    """Twelve worlds without any difference: at a true rate of .9, fewer than 8 of 12 happen once in 230."""
+    flat = 0
+    for seed in range(12):
+        found = matrix(
+            made(tmp_path / str(seed), same, same, groups=60, seed=seed), mixtures=False, layers=[2], folds=3
+        )
+        flat += found.loss["low"] <= 0 <= found.loss["high"]
+    assert flat >= 8
+
+
+def test_stretched_states_lose_away_from_home_and_not_at_home(tmp_path: Path) -> None:
+    found = matrix(made(tmp_path / "run", same, stretched(1), stretched(2)))
+    assert found.loss["low"] > 0.05
+    assert "loses AUROC" in found.verdict()
+    assert values(found, home=True).min() > 0.7
+    assert values(found, home=False).mean() < values(found, home=True).mean() - 0.1
+    # What a wording does to states it does not do to what the transcript shows.
+    assert found.surface_loss["low"] < 0.05
+    kept = {home: [c.kept["value"] for c in found.cells if (c.train == c.test) == home] for home in (True, False)}
+    assert min(kept[True]) > 0.85
+    assert min(kept[False]) < 0.5  # the promise does not travel
+
+
+def test_rotated_states_are_at_chance_away_from_home(tmp_path: Path) -> None:
+    found = matrix(made(tmp_path / "run", same, rotated(1), rotated(2)))
+    assert values(found, home=True).min() > 0.7
+    assert abs(values(found, home=False).mean() - 0.5) < 0.08
+
+
+def test_training_on_a_mixture_mends_what_one_kind_alone_cannot(tmp_path: Path) -> None:
+    """Two features tell failure, and each wording spoils one of them in its own way."""
+
+    def spoiled(feature: int) -> Change:
+        def change(states: np.ndarray) -> np.ndarray:
+            both = states.copy()
+            both[:, 1] = states[:, 0] + np.random.default_rng(len(states)).normal(size=len(states)) * 0.1
+            both[:, feature] *= -1
+            return both
+
+        return change
+
+    found = matrix(made(tmp_path / "run", same, spoiled(0), spoiled(1)), layers=[2])
+    alone = [found.cell(row, kind).auroc["value"] for row in found.kinds for kind in found.kinds if row != kind]
+    assert min(alone) < 0.35  # a sign learnt elsewhere points the wrong way
+    assert min(found.cell(EVERY, kind).auroc["value"] for kind in found.kinds) > min(alone) + 0.1
+
+
+# --- how it is made ---------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_of_one_size_and_no_group_is_on_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from probecascade.evaluation import transfer as module
+
+    seen = []
+    swept = module.sweep_layers
+
+    def spy(read, layers, failed, codes, *, folds, **options):  # type: ignore[no-untyped-def]
+        seen.append((codes, folds))
+        return swept(read, layers, failed, codes, folds=folds, **options)
+
+    monkeypatch.setattr(module, "sweep_layers", spy)
+    run = make_varied(tmp_path / "run", {"plain": same, "terse": same, "polite": same}, groups=60)
+    few = run.attributes("wording") != "terse"
+    few |= np.arange(len(run)) % 3 > 0  # the terse ones are fewer
+    pool = PooledRuns([run])
+    kinds = {kind: mask & few for kind, mask in pool.by_value("wording").items()}
+    found = transfer_matrix(pool, kinds, "action:2", resampling=FEW, folds=4)
+    assert len(seen) == 2 * (3 + 1 + 3)  # states and surface; kinds, their mixture, and all others of each
+    for codes, folds in seen:
+        assert tuple(len(train) for train, _ in folds) == found.train_size
+        for train, test in folds:
+            assert not set(codes[train]) & set(codes[test])
+    assert found.rows == ("plain", "polite", "terse", EVERY, OTHERS)
+    assert max(found.train_size) <= 40
+
+
+def test_two_kinds_need_no_row_of_all_others(tmp_path: Path) -> None:
+    run = made(tmp_path / "run", same, same, groups=60)
+    assert matrix(run).rows == ("plain", "polite", EVERY)
+    assert matrix(run, mixtures=False).rows == ("plain", "polite")
+
+
+def test_a_threshold_keeps_its_share_where_it_was_set(tmp_path: Path) -> None:
+    found = matrix(made(tmp_path / "run", same, same, groups=150), keep="0.9")
+    assert found.keep == "90 %"
+    for cell in found.cells:
+        assert cell.kept["n"] == cell.n - cell.failed
+        assert cell.caught["n"] == cell.failed
+        assert abs(cell.kept["value"] - 0.9) < 0.09
+        assert cell.caught["value"] > 0.3
+
+
+def test_it_is_the_same_twice_and_another_with_another_seed(tmp_path: Path) -> None:
+    run = made(tmp_path / "run", same, stretched(1), groups=60)
+    assert matrix(run, seed=3).record() == matrix(run, seed=3).record()
+    assert matrix(run, seed=3).record() != matrix(run, seed=4).record()
+    json.dumps(matrix(run).record(), allow_nan=False)
+
+
+def test_several_runs_are_one_table(tmp_path: Path) -> None:
+    one = make_varied(tmp_path / "one", {"plain": same}, groups=70)
+    two = make_varied(tmp_path / "two", {"terse": stretched(1)}, groups=70)
+    both = make_varied(tmp_path / "both", {"plain": same, "terse": same}, groups=40, seed=2)
+    pool = PooledRuns([one, two])
+    assert list(pool.by_value("run")) == ["one", "two"]
+    assert (pool.by_value("run")["one"] == pool.by_value("wording")["plain"]).all()
+    assert len(np.unique(pool.codes)) == 70  # the same groups in both runs
+    rows = pool.rows("action:2")
+    np.testing.assert_array_equal(rows.read(2), np.concatenate([one.states("action:2", 2), two.states("action:2", 2)]))
+    np.testing.assert_array_equal(rows.episode, np.arange(140))
+    found = transfer_matrix(pool, pool.by_value("run"), "action:2", resampling=FEW)
+    assert found.kinds == ("one", "two")
+    three = PooledRuns([one, two, both])
+    assert len(three) == 220
+    assert three.by_value("wording")["terse"].sum() == 110
+
+
+def test_conditions_pick_episodes_by_text_and_by_number(tmp_path: Path) -> None:
+    pool = PooledRuns([made(tmp_path / "run", same, same, groups=50)])
+    cold = pool.matching({"temperature": "0.10"})
+    assert cold.sum() == 50
+    assert pool.matching({"wording": "plain", "temperature": "0.5"}).sum() == 25
+    assert list(pool.by_value("temperature")) == ["0.1", "0.5"]
+    assert list(pool.by_value("seed")) == ["0", "1"]
+    with pytest.raises(UsageError, match=r"no episode has wording = rude: the values are plain, polite\."):
+        pool.matching({"wording": "rude"})
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_kinds_that_are_too_small_are_left_out_and_named(tmp_path: Path) -> None:
+    run = made(tmp_path / "run", same, same, same, groups=60)
+    pool = PooledRuns([run])
+    kinds = pool.by_value("wording")
+    kinds["terse"] &= np.arange(len(run)) % 6 == 0
+    found = transfer_matrix(pool, kinds, "action:2", resampling=FEW)
+    assert found.kinds == ("plain", "polite")
+    assert "terse (" in found.notes[0]
+    assert "fewer than 20 groups of a class" in found.notes[0]
+    kinds["polite"] &= kinds["plain"]
+    with pytest.raises(DataError, match="needs two kinds with 20 failed and 20 successful groups each and finds plain"):
+        transfer_matrix(pool, kinds, "action:2", resampling=FEW)
+
+
+def test_unknown_checkpoints_layers_and_attributes_are_refused(tmp_path: Path) -> None:
+    run = made(tmp_path / "run", same, same, groups=50)
+    pool = PooledRuns([run])
+    with pytest.raises(StoreError, match="checkpoint 'action:9' is not in"):
+        transfer_matrix(pool, pool.by_value("wording"), "action:9", resampling=FEW)
+    with pytest.raises(StoreError, match="layer 1 is not stored"):
+        matrix(run, layers=[1])
+    with pytest.raises(UsageError, match="did you mean 'wording'"):
+        pool.by_value("wordings")
+    with pytest.raises(UsageError, match="no run was given"):
+        PooledRuns([])
+
+
+def test_runs_of_other_models_or_layers_do_not_mix(tmp_path: Path) -> None:
+    one = make_varied(tmp_path / "one", {"plain": same}, groups=5)
+    other = {**HEADER, "model": {**HEADER["model"], "weights": "sha256:9"}}  # type: ignore[dict-item]
+    two = make_varied(tmp_path / "two", {"plain": same}, groups=5, header=other)
+    with pytest.raises(DataError, match="differ in model"):
+        PooledRuns([one, two])
+    three = Run(one.path, {**one.header, "layers": [0]}, ())
+    with pytest.raises(UsageError, match=r"holds layers \[0\] of width 24"):
+        PooledRuns([one, three])
+
+
+def test_the_closing_turn_is_left_out_where_others_come_to_the_checkpoint(tmp_path: Path) -> None:
+    run = made(tmp_path / "run", same, same, groups=50)
+    pool = PooledRuns([run])
+    assert not pool.rows("action:2").closing
+    assert pool.rows("action:4").closing  # every episode ends there
+    assert len(pool.rows("action:4").episode) == len(run)
