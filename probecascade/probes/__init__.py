@@ -7,6 +7,7 @@ from probecascade.probes.calibrated import Calibrated, CalibratedProbe
 from probecascade.probes.crossfit import FittedProbe, Fitter
 from probecascade.probes.crossval import grouped_folds
 from probecascade.probes.fit import LayerChoice, LogisticFitter, choose_layer
+from probecascade.probes.fusion import BLOCKS, FusedProbe, FusionFitter
 from probecascade.probes.kinds import FrozenProbe, load_probe
 from probecascade.probes.linear import LinearProbe
 from probecascade.probes.means import LDAFitter, MassMeanFitter
@@ -27,10 +28,13 @@ from probecascade.probes.named import PROBES, SEQUENCES, STEPS, fitter_named
 from probecascade.probes.piped import PipedProbe
 from probecascade.probes.sequence import SequenceProbe
 from probecascade.probes.sequence_fit import SequenceFitter
+from probecascade.probes.shown import Shown, reads, signals_read
+from probecascade.probes.stacking import StackedProbe, StackingFitter
 from probecascade.probes.steps import PCA, Average, Centre, LayerNorm, Standardise
 from probecascade.probes.surface import SURFACE, fit_surface
 
 __all__ = [
+    "BLOCKS",
     "PCA",
     "PROBES",
     "SEQUENCES",
@@ -44,6 +48,8 @@ __all__ = [
     "FittedProbe",
     "Fitter",
     "FrozenProbe",
+    "FusedProbe",
+    "FusionFitter",
     "Interval",
     "LDAFitter",
     "LayerChoice",
@@ -59,6 +65,9 @@ __all__ = [
     "PipedProbe",
     "SequenceFitter",
     "SequenceProbe",
+    "Shown",
+    "StackedProbe",
+    "StackingFitter",
     "Standardise",
     "auprc",
     "auroc",
@@ -73,4 +82,6 @@ __all__ = [
     "load_mode_probe",
     "load_probe",
     "pair_accuracy",
+    "reads",
+    "signals_read",
 ]

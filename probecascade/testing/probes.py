@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from probecascade.episode import SIGNALS
 from probecascade.errors import ProbecascadeError
 from probecascade.interfaces import Probe
+from probecascade.probes import BLOCKS, Shown, reads
 from probecascade.testing.promises import expect
 
 
@@ -26,41 +28,52 @@ class ConstantProbe:
         return np.full(len(states), self.value)
 
 
-def check_probe(probe: Probe, d_model: int) -> None:
-    """Check that a probe keeps the contract of `Probe` on states of width `d_model`, and on signals if it reads them.
+def check_probe(probe: Probe, d_model: int, checks: Sequence[str] = ()) -> None:
+    """Check that a probe keeps the contract of `Probe` on states of width `d_model`, and on all else that it reads.
 
-    Raises AssertionError, naming the broken promise.
+    checks: names of the environment's checks that it knows. Raises AssertionError, naming the broken promise.
     """
     expect(isinstance(probe, Probe), "a probe has score(states, signals)")
+    expect(reads(probe) <= set(BLOCKS), f"`reads` names some of {', '.join(BLOCKS)}")
     rng = np.random.default_rng(0)
-    states = rng.normal(scale=3.0, size=(33, d_model)).astype(np.float16).astype(np.float32)
-    signals = np.abs(rng.normal(scale=9.0, size=(33, len(SIGNALS)))).astype(np.float32)
-    kept_states, kept_signals = states.copy(), signals.copy()
-    scores = probe.score(states, signals)
+    shown = Shown(
+        states=rng.normal(scale=3.0, size=(33, d_model)).astype(np.float16).astype(np.float32),
+        signals=np.abs(rng.normal(scale=9.0, size=(33, len(SIGNALS)))).astype(np.float32),
+        texts=[" ".join(rng.choice(_WORDS, size=k)) for k in range(33)],
+        checks={name: np.where(rng.random(33) < 0.2, np.nan, rng.normal(size=33)) for name in checks},
+    )
+    states, signals = shown.states, shown.signals
+    assert states is not None
+    kept = shown.take(np.arange(33))
+    scores = shown.score(probe)
     expect(isinstance(scores, np.ndarray) and scores.dtype == np.float64, "scores are a float64 array")
     expect(scores.shape == (33,), "there is one score per row, shape (n,)")
     expect(bool(((scores >= 0) & (scores <= 1)).all()), "a score lies in [0, 1]")
-    unchanged = np.array_equal(states, kept_states) and np.array_equal(signals, kept_signals)
+    unchanged = np.array_equal(states, kept.states) and np.array_equal(signals, kept.signals)
     expect(unchanged, "scoring leaves its inputs alone")
-    expect(np.array_equal(probe.score(states, signals), scores), "equal rows get equal scores, whenever asked")
-    alone = [float(probe.score(states[i : i + 1], signals[i : i + 1])[0]) for i in range(len(states))]
+    expect(np.array_equal(shown.score(probe), scores), "equal rows get equal scores, whenever asked")
+    alone = [float(shown.take(np.array([i])).score(probe)[0]) for i in range(33)]
     expect(alone == scores.tolist(), "a row has the same score, bit for bit, alone and in a batch")
-    turned = probe.score(np.asfortranarray(states[::-1]), np.asfortranarray(signals[::-1]))
-    expect(np.array_equal(turned[::-1], scores), "neither order nor memory layout changes a score")
-    half = probe.score(states.astype(np.float16), signals)
+    turned = shown.take(np.arange(33)[::-1])
+    turned = replace(turned, states=np.asfortranarray(turned.states), signals=np.asfortranarray(turned.signals))
+    expect(np.array_equal(turned.score(probe)[::-1], scores), "neither order nor memory layout changes a score")
+    half = replace(shown, states=states.astype(np.float16)).score(probe)
     expect(np.array_equal(half, scores), "a score depends on the values, not on the dtype that holds them")
-    expect(probe.score(states[:0], signals[:0]).shape == (0,), "no row has no score")
-    _check_faulty_rows(probe, states, signals)
+    expect(shown.take(np.arange(0)).score(probe).shape == (0,), "no row has no score")
+    _check_faulty_rows(probe, shown)
 
 
-def _check_faulty_rows(probe: Probe, states: NDArray[Any], signals: NDArray[Any]) -> None:
+_WORDS = ("Thought", "Action", "Search[Ada]", "Observation", "could", "not", "find", "Ödegård", "3", "_")
+
+
+def _check_faulty_rows(probe: Probe, shown: Shown) -> None:
     for fault in (np.nan, np.inf):
-        bad_states, bad_signals = states.copy(), signals.copy()
+        bad_states, bad_signals = np.array(shown.states), shown.signals.copy()
         bad_states[3], bad_signals[3] = fault, fault
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)
-                scores = probe.score(bad_states, bad_signals)
+                scores = replace(shown, states=bad_states, signals=bad_signals).score(probe)
         except ProbecascadeError:
             continue
         inside = bool(((scores >= 0) & (scores <= 1)).all())
