@@ -36,7 +36,7 @@ def backtest_run(
     overlap.
     """
     cascade.check_fits(run.header, force=force)
-    chosen = _chosen(cascade, run, split)
+    chosen = chosen_episodes(cascade, run, split)
     table = score_run(run, cascade.gates, gate_answers=cascade.gate_answers)
     episodes = run.episodes
     columns = {
@@ -59,7 +59,12 @@ def backtest_run(
     )
 
 
-def _chosen(cascade: Cascade, run: Run, split: str) -> BoolArray:
+def chosen_episodes(cascade: Cascade, run: Run, split: str) -> BoolArray:
+    """(n_episodes,): the labelled episodes of a split, by the cascade's own seed and shares; "all" is all of them.
+
+    NothingToDoError if there is none; DataError where the cascade records no split, or was fitted on what it is to
+    be judged by.
+    """
     episodes = run.episodes
     chosen: BoolArray = episodes.labelled.copy()
     if split != "all":

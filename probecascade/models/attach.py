@@ -105,11 +105,7 @@ class Hook:
         self.faults = 0
         self.end_ids = _end_ids(recorder.model, tokenizer)
         self.reads_thoughts = any(gate.checkpoint.startswith("thought:") for gate in gates)
-        self._columns = {
-            gate.checkpoint: tuple(getattr(gate.probe, "columns", ())) or SIGNALS
-            for gate in gates
-            if gate.layer is None
-        }
+        self._columns = {gate.checkpoint: gate.columns for gate in gates if gate.columns}
         self.reads_logprobs = any(name in LOGPROBS for names in self._columns.values() for name in names)
         self._open = False
         self._episodes: list[EpisodeHandle] = []
@@ -235,7 +231,7 @@ class Hook:
             return CONTINUE
 
     def shown_signals(self, name: str, values: Mapping[str, float]) -> tuple[float, ...]:
-        """Signals in the order of SIGNALS. For a gate on signals, those that it does not read are 0 if unknown.
+        """Signals in the order of SIGNALS. For a gate that needs some, those that it does not read are 0 if unknown.
 
         Raises CascadeError if such a gate stands at this checkpoint and the loop did not give what it reads.
         """

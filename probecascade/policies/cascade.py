@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from probecascade.episode import CONTINUE, Decision, Moment, Task
+from probecascade.episode import CONTINUE, SIGNALS, Decision, Moment, Task
 from probecascade.errors import CascadeError, DataError
 from probecascade.interfaces import EpisodeWatch, Probe
+from probecascade.policies.advice import likely
 from probecascade.policies.folder import damaged, read_folder, write_folder
 from probecascade.policies.provenance import check_header, overlap
-from probecascade.policies.taps import EarlierStates, Shown, States, Tap, check_taps, earlier_taps, live, reads
-from probecascade.probes import load_probe
+from probecascade.policies.taps import EarlierStates, States, Tap, check_taps, earlier_taps, live, own_states
+from probecascade.policies.trigger import Trigger
+from probecascade.probes import ModeProbe, Shown, load_mode_probe, load_probe, reads, signals_read
+from probecascade.probes.kinds import under, within
 from probecascade.thresholds import OFF
 
 
@@ -37,6 +40,8 @@ class Gate:
     checkpoints and layers whose states the probe reads side by side: without them (`checkpoint`, `layer`) alone;
     those of other checkpoints are seen if the episode came by there before. `target` and `reached` say what was
     asked of the gate and whether the calibration episodes allowed it; `counts` holds what the gate did on them.
+    `trigger`: the gate looks only where it says so (None: always), and cannot fire elsewhere. `modes` says how an
+    episode that it aborts was likely to fail.
     CascadeError if the gate's own checkpoint is not tapped, or not at `layer`.
     """
 
@@ -48,6 +53,8 @@ class Gate:
     reached: bool = True
     counts: Mapping[str, int] = field(default_factory=dict)
     taps: tuple[Tap, ...] = ()
+    trigger: Trigger | None = None
+    modes: ModeProbe | None = None
 
     def __post_init__(self) -> None:
         taps, layer = check_taps(self.checkpoint, self.layer, self.taps)
@@ -57,6 +64,29 @@ class Gate:
     @property
     def off(self) -> bool:
         return self.threshold == OFF
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The surface signals that the gate needs: those that its probe reads, and its trigger's."""
+        own = signals_read(self.probe, self.layer)
+        if self.layer is None and self.modes is not None:
+            own = SIGNALS
+        return own if self.trigger is None or self.trigger.signal in own else (*own, self.trigger.signal)
+
+    def looks(self, signals: ArrayLike) -> NDArray[np.bool_]:
+        """(n,): where the gate scores at all, given signals (n, len(SIGNALS)). DataError as the trigger's."""
+        if self.trigger is None:
+            return np.ones(len(np.asarray(signals)), dtype=np.bool_)
+        return self.trigger.looks(signals)
+
+    def mode_probabilities(self, shown: Shown) -> NDArray[np.float64]:
+        """P(mode | failure), (n, n_modes), in the order of `modes.names`: from the states at the gate's own checkpoint.
+
+        Where the gate reads none, from the signals. CascadeError for a gate without a mode probe.
+        """
+        if self.modes is None:
+            raise CascadeError(f"the gate at {self.checkpoint} tells no failure modes apart: fit it with --modes.")
+        return self.modes.probabilities(own_states(shown, self.checkpoint, self.taps), shown.signals)
 
     def score(self, shown: Shown) -> NDArray[np.float64]:
         """P(failure), (n,), of what the probe is shown of n episodes; see `taps.stored` and `taps.live`.
@@ -80,11 +110,14 @@ class Gate:
             "reached": self.reached,
             "counts": dict(self.counts),
             "probe": dict(self._storable().spec()),
+            **({} if self.trigger is None else {"trigger": self.trigger.record()}),
+            **({} if self.modes is None else {"modes": self.modes.spec()}),
         }
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """The probe's arrays by name. CascadeError if it cannot be stored."""
-        return self._storable().arrays()
+        """The arrays of its probe and, under `modes.`, of its mode probe. CascadeError if it cannot be stored."""
+        own = dict(self._storable().arrays())
+        return own if self.modes is None else own | under("modes", self.modes.arrays())
 
     def _storable(self) -> StorableProbe:
         if not isinstance(self.probe, StorableProbe):
@@ -150,25 +183,33 @@ class Cascade:
         gate = self._live.get(moment.checkpoint.name)
         if gate is None or (moment.checkpoint.final and not self.gate_answers):
             return CONTINUE
-        score = self.score(moment, seen)
+        if not gate.looks([moment.checkpoint.signals])[0]:
+            return CONTINUE
+        shown = live(moment, gate.taps, seen, reads(gate.probe))
+        score = float(gate.score(shown)[0])
         fires = score >= gate.threshold
         sign = ">=" if fires else "<"
+        reason = f"P(failure) {score:.2f} {sign} {gate.threshold:.2f} at {gate.checkpoint}"
+        if fires and gate.modes is not None:
+            shares = gate.mode_probabilities(shown)[0]
+            best = int(shares.argmax())
+            reason = f"{reason}; {likely(gate.modes.names[best], float(shares[best]))}"
         return Decision(
             action="abort" if fires else "continue",
             gate=gate.checkpoint,
             score=score,
             threshold=gate.threshold,
-            reason=f"P(failure) {score:.2f} {sign} {gate.threshold:.2f} at {gate.checkpoint}",
+            reason=reason,
         )
 
     def score(self, moment: Moment, seen: Mapping[Tap, States] | None = None) -> float:
-        """P(failure) at this moment; NaN where no gate stands, or one that is off.
+        """P(failure) at this moment; NaN where no gate stands, or one that is off or does not look.
 
         `seen`: states of this episode at taps of earlier checkpoints (`taps.EarlierStates`). Raises CascadeError
         when the moment lacks a layer that the gate reads.
         """
         gate = self._live.get(moment.checkpoint.name)
-        if gate is None:
+        if gate is None or not gate.looks([moment.checkpoint.signals])[0]:
             return float("nan")
         return float(gate.score(live(moment, gate.taps, seen or {}, reads(gate.probe)))[0])
 
@@ -267,4 +308,6 @@ def _restore(entry: Mapping[str, Any], prefix: str, arrays: Mapping[str, NDArray
         reached=entry["reached"],
         counts=entry["counts"],
         taps=taps,
+        trigger=Trigger.of(entry["trigger"]) if "trigger" in entry else None,
+        modes=load_mode_probe(entry["modes"], within(own, "modes")) if "modes" in entry else None,
     )

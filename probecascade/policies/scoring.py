@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from probecascade.policies.cascade import Cascade, Gate
 from probecascade.policies.moments import stored_moment
-from probecascade.policies.taps import EarlierStates, live, reads, stored
+from probecascade.policies.taps import EarlierStates, live, stored
+from probecascade.probes import reads
 from probecascade.store import Run
 
 FloatArray = NDArray[np.float64]
@@ -21,9 +22,9 @@ class GateTable:
     """(n_episodes, n_gates) each, rows in the order of the run's episodes.
 
     `scores` and the `*_after` columns are NaN where the episode has no state at the gate, or the gate stands
-    on the turn that finishes it and answers are not gated. `*_after` is what the episode spent strictly
-    after the gate's token; the tool call of an `action` gate's own round counts as after it. `final` marks
-    gates on the finishing turn.
+    on the turn that finishes it and answers are not gated; `scores` also where the gate does not look. `*_after`
+    is what the episode spent strictly after the gate's token; the tool call of an `action` gate's own round counts
+    as after it. `final` marks gates on the finishing turn.
     """
 
     scores: FloatArray
@@ -69,14 +70,14 @@ def score_run(run: Run, gates: Sequence[Gate], *, gate_answers: bool = False) ->
         rows = run.rows(gate.checkpoint)
         scores = gate.score(stored(run, gate.checkpoint, gate.taps, reads(gate.probe)))
         use = gate_answers | ~rows.final
-        table.scores[rows.episode[use], g] = scores[use]
+        table.scores[rows.episode[use], g] = np.where(gate.looks(rows.signals), scores, np.nan)[use]
     return table
 
 
 def score_episode(run: Run, index: int, cascade: Cascade) -> dict[str, float]:
     """Score at each gate that one episode of a run reaches, by checkpoint, in the order in which it reaches them.
 
-    Gates that are off are scored too. The bits are those of `score_run`.
+    Gates that are off are scored too, those that do not look are left out. The bits are those of `score_run`.
     """
     episode, hidden = run.episode(index), run.hidden(index)
     gates = {gate.checkpoint: gate for gate in cascade.gates}
@@ -85,7 +86,7 @@ def score_episode(run: Run, index: int, cascade: Cascade) -> dict[str, float]:
     for point, states in zip(episode.checkpoints, hidden, strict=True):
         moment = stored_moment(episode, point, dict(zip(run.layers, states, strict=True)))
         gate = gates.get(point.name)
-        if gate is not None and (cascade.gate_answers or not point.final):
+        if gate is not None and (cascade.gate_answers or not point.final) and gate.looks([point.signals])[0]:
             scores[point.name] = float(gate.score(live(moment, gate.taps, earlier.seen, reads(gate.probe)))[0])
         earlier.note(moment)
     return scores

@@ -7,58 +7,17 @@ lets a probe see what the model's state was before, and is NaN where the episode
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probecascade.episode import Moment
 from probecascade.errors import CascadeError
+from probecascade.probes import Shown
 from probecascade.store import Run
 
 Tap = tuple[str, int]
 States = NDArray[np.float32]
-
-_USUAL = frozenset({"states", "signals"})
-
-
-def reads(probe: Any) -> frozenset[str]:
-    """What this probe looks at, out of states, signals, text and checks."""
-    return frozenset(getattr(probe, "reads", _USUAL))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Shown:
-    """What a probe is shown of n episodes at one checkpoint.
-
-    states: (n, width) float32, the taps side by side, None without taps. signals: (n, n_signals). texts: n texts,
-    and checks: (n,) float64 by name, NaN where not supplied; both None for a probe that does not read them.
-    """
-
-    states: States | None
-    signals: NDArray[Any]
-    texts: Sequence[str] | None = None
-    checks: Mapping[str, NDArray[np.float64]] | None = None
-
-    def take(self, rows: NDArray[Any]) -> Shown:
-        """These rows alone, given as indices or as booleans."""
-        kept = np.arange(len(self.signals))[rows]
-        return Shown(
-            states=None if self.states is None else self.states[kept],
-            signals=self.signals[kept],
-            texts=None if self.texts is None else [self.texts[k] for k in kept],
-            checks=None if self.checks is None else {name: values[kept] for name, values in self.checks.items()},
-        )
-
-    def score(self, probe: Any) -> NDArray[np.float64]:
-        """P(failure) of each row, (n,)."""
-        states = np.empty((len(self.signals), 0)) if self.states is None else self.states
-        if reads(probe) <= _USUAL:
-            scores: NDArray[np.float64] = probe.score(states, self.signals)
-        else:
-            scores = probe.score(states, self.signals, texts=self.texts, checks=self.checks)
-        return scores
 
 
 def stored(run: Run, checkpoint: str, taps: Sequence[Tap], wanted: frozenset[str]) -> Shown:
@@ -123,6 +82,16 @@ def _live_states(moment: Moment, taps: Sequence[Tap], seen: Mapping[Tap, States]
     absent = np.full(len(moment.hidden[own[0]]), np.nan, dtype=np.float32)
     blocks = [moment.hidden[tap[1]] if tap[0] == here else seen.get(tap, absent) for tap in taps]
     return np.concatenate(blocks).astype(np.float32, copy=False)[None, :]
+
+
+def own_states(shown: Shown, checkpoint: str, taps: Sequence[Tap]) -> States | None:
+    """(n, own taps * d_model): of what was shown, the states at the gate's own checkpoint; None where it reads none."""
+    if shown.states is None:
+        return None
+    width = shown.states.shape[1] // len(taps)
+    return np.hstack(
+        [shown.states[:, i * width : (i + 1) * width] for i, tap in enumerate(taps) if tap[0] == checkpoint]
+    )
 
 
 class EarlierStates:

@@ -1,0 +1,82 @@
+"""The gates of a fitted cascade made to look less often, at the same targets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probecascade.errors import CascadeError
+from probecascade.policies.cascade import Cascade, Gate
+from probecascade.policies.fit import FitResult, unreached
+from probecascade.policies.recalibrate import with_thresholds
+from probecascade.policies.trigger import Trigger, TriggerShare
+from probecascade.store import Run, assign_split
+from probecascade.thresholds import GateScores, calibrate, feasibility
+
+BoolArray = NDArray[np.bool_]
+
+
+def look_less(fitted: FitResult, run: Run, wanted: TriggerShare, *, seed: int = 0) -> FitResult:
+    """The fitted gates with a trigger each, and thresholds set anew on the same episodes at the same targets.
+
+    Probes stay as they are: they were fitted on all fit episodes that reach their gate. Triggers are learnt on
+    these too. Where a gate does not look, the calibration episodes have no score, which is what they have live. Which
+    checkpoints are gates was settled before. `run` is the one that `fitted` comes from; `seed` is that of the
+    calibration. CascadeError for another run.
+    """
+    cascade, old = fitted.cascade, fitted.calibration
+    split = cascade.provenance["split"]
+    names = assign_split(run.episodes.group.tolist(), seed=split["seed"], shares=tuple(split["shares"]))
+    fit, certifying = (run.episodes.labelled & (names == part) for part in ("fit", "calibrate"))
+    if (int(fit.sum()), int(certifying.sum())) != (len(fitted.teachers.failed), len(old.data.failed)):
+        raise CascadeError("the cascade was not fitted on this run: give the run that it was fitted on.")
+    gates = [replace(gate, trigger=_learn(run, gate, fit, cascade.gate_answers, wanted)) for gate in cascade.gates]
+    looked = looked_at(run, gates)
+    data, teachers = _masked(old.data, looked[certifying]), _masked(fitted.teachers, looked[fit])
+    arrays = (data.scores, data.failed, old.groups, data.cost_after)
+    options: dict[str, Any] = {
+        "catch": dict(old.targets.catch) or None,
+        "keep": old.targets.keep,
+        "confidence": old.confidence,
+        "teachers": (teachers.scores, teachers.failed, teachers.cost_after, run.episodes.group[fit]),
+        "seed": seed,
+    }
+    prediction = None
+    if fitted.prediction is not None and old.targets.keep is not None:
+        likely = feasibility(*arrays, **options)
+        prediction = None if likely is None else likely.sentence(old.targets.keep, old.gates)
+    found = calibrate(*arrays, **options, unit=old.unit, method=old.method, gates=old.gates)
+    table = tuple(replace(r, gate=g) for r, g in zip(fitted.table, with_thresholds(gates, found), strict=True))
+    renewed = Cascade(
+        [row.gate for row in table],
+        gate_answers=cascade.gate_answers,
+        promise=found.promise,
+        calibration={**cascade.calibration, **found.record()},
+        provenance=cascade.provenance,
+    )
+    past = {*old.notes, *unreached(fitted.table, old)}
+    notes = [note for note in fitted.warnings if note not in past]
+    return FitResult(renewed, table, found, (*notes, *found.notes, *unreached(table, found)), teachers, prediction)
+
+
+def looked_at(run: Run, gates: Sequence[Gate]) -> BoolArray:
+    """(n_episodes, n_gates): whether the episode reaches the gate and the gate looks there."""
+    looked = np.zeros((len(run), len(gates)), dtype=np.bool_)
+    for g, gate in enumerate(gates):
+        if gate.checkpoint in run.checkpoint_names:
+            rows = run.rows(gate.checkpoint)
+            looked[rows.episode, g] = gate.looks(rows.signals)
+    return looked
+
+
+def _learn(run: Run, gate: Gate, fit: BoolArray, gate_answers: bool, wanted: TriggerShare) -> Trigger:
+    rows = run.rows(gate.checkpoint)
+    return wanted.learn(rows.signals[fit[rows.episode] & (gate_answers | ~rows.final)])
+
+
+def _masked(data: GateScores, looked: BoolArray) -> GateScores:
+    return replace(data, scores=np.where(looked, data.scores, np.nan))
