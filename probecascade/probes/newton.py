@@ -58,7 +58,8 @@ def solve(
     failed: (n,), y = +1 where True; trains: row numbers of each fit, of both classes, over which x is
     standardised. That is the objective of scikit-learn's StandardScaler and LogisticRegression(C=C). start:
     as many models to begin from. Returns the models of the first fit at all strengths, then of the next.
-    Raises DataError where the search does not converge.
+    Up to a strength of 1 probabilities come within some 1e-5 of the minimum's. Raises DataError where the
+    search does not converge.
     """
     problem = _Problem.of(design, failed, trains, strengths)
     if start is None:
