@@ -26,6 +26,7 @@ Method = Literal["platt", "isotonic"]
 METHODS: tuple[Method, ...] = ("platt", "isotonic")
 
 _SURE = 1e-15  # scores nearer to 0 or 1 have lost their digits, and would have no finite logit
+_TILT = 1e-3  # share of the score itself in an isotonic map
 _LEAST_SLOPE = 1e-3  # per standard deviation of the logits: noise must not turn the order round
 
 
@@ -52,7 +53,7 @@ class Platt:
 
 @dataclass(frozen=True, eq=False)
 class Isotonic:
-    """Linear interpolation between knots (x, y), both rising strictly from 0 to 1, so scores keep their order."""
+    """Linear interpolation between knots (x, y), both rising strictly within [0, 1], so scores keep their order."""
 
     x: Array
     y: Array
@@ -64,20 +65,20 @@ class Isotonic:
             if (
                 values.ndim != 1
                 or len(values) < 2
-                or values[0] != 0
-                or values[-1] != 1
                 or not (np.diff(values) > 0).all()
+                or values[0] < 0
+                or values[-1] > 1
             ):
-                raise DataError("Isotonic calibration was given knots that do not rise strictly from 0 to 1; refit it.")
+                raise DataError("Isotonic calibration was given knots that do not rise strictly in [0, 1]; refit it.")
         if len(self.x) != len(self.y):
             raise DataError(f"Isotonic calibration was given {len(self.x)} and {len(self.y)} knots; give pairs.")
 
     def apply(self, scores: Array) -> Array:
         left = np.clip(np.searchsorted(self.x, scores, "right") - 1, 0, len(self.x) - 2)
         part = (scores - self.x[left]) / (self.x[left + 1] - self.x[left])
-        # The minimum keeps rounding from carrying a score past the knot, where the next piece starts.
-        risen: Array = np.minimum(self.y[left] + part * (self.y[left + 1] - self.y[left]), self.y[left + 1])
-        return risen
+        # Clipped: rounding must not carry a score past the knot where the next piece starts.
+        risen = self.y[left] + part * (self.y[left + 1] - self.y[left])
+        return np.clip(risen, self.y[left], self.y[left + 1])
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         return {"x": self.x, "y": self.y}
@@ -184,7 +185,9 @@ def _through(probe: FrozenProbe, fitted: Map) -> FrozenProbe:
 def _fit_platt(scores: Array, failed: Labels, weights: Array) -> Platt:
     """Logistic regression on the logit, towards Platt's targets, which keep the slope finite on separated scores."""
     logits = logit(np.clip(scores, _SURE, 1 - _SURE))
-    centre, spread = float(logits.mean()), float(logits.std()) or 1.0
+    centre, spread = float(logits.mean()), float(logits.std())
+    if spread <= len(logits) * np.finfo(np.float64).eps * abs(centre):
+        spread = 1.0
     x = (logits - centre) / spread
     n_failed = int(failed.sum())
     target = np.where(failed, (n_failed + 1) / (n_failed + 2), 1 / (len(failed) - n_failed + 2))
@@ -203,19 +206,18 @@ def _fit_platt(scores: Array, failed: Labels, weights: Array) -> Platt:
 
 
 def _fit_isotonic(scores: Array, failed: Labels, weights: Array) -> Isotonic:
-    """Centred isotonic regression (Oron and Flournoy 2017): each level at the mean score of its block.
+    """Isotonic regression, linear between its steps.
 
-    Between blocks the curve rises linearly, and beyond the first and last towards (0, 0) and (1, 1), where plain
-    isotonic regression is flat and would tie what the probe tells apart. Levels are drawn towards the overall
-    rate by one episode's weight, so that none is 0 or 1.
+    On a step it would tie what the probe tells apart, so the score itself is mixed in by a thousandth. Levels are
+    drawn towards the overall rate by one episode's weight, so that none is 0 or 1.
     """
     x, place = np.unique(scores, return_inverse=True)
     mass = np.bincount(place, weights)
     fitted = isotonic_regression(np.bincount(place, weights * failed) / mass, weights=mass)
-    starts = fitted.blocks[:-1]
-    blocks = np.add.reduceat(mass, starts)
-    centres = np.add.reduceat(mass * x, starts) / blocks
+    edges = np.union1d(fitted.blocks[:-1], fitted.blocks[1:] - 1)
     total = weights.sum()
-    levels = (total * fitted.x[starts] + (weights * failed).sum() / total) / (total + 1)
-    inside = (centres > 0) & (centres < 1) & (np.diff(levels, prepend=0.0) > 0) & (np.diff(centres, prepend=-1.0) > 0)
-    return Isotonic(np.r_[0.0, centres[inside], 1.0], np.r_[0.0, levels[inside], 1.0])
+    levels = (total * fitted.x[edges] + (weights * failed).sum() / total) / (total + 1)
+    knots = np.unique(np.r_[0.0, x[edges], 1.0])
+    curve = (1 - _TILT) * np.interp(knots, x[edges], levels) + _TILT * knots
+    apart = np.diff(curve, prepend=-1.0) > 0
+    return Isotonic(knots[apart], curve[apart])

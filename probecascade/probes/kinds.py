@@ -43,7 +43,7 @@ def loads(kind: str) -> Callable[[Loader], Loader]:
 def load_probe(spec: Spec, arrays: Arrays) -> FrozenProbe:
     """The probe that `spec()` and `arrays()` came from, bit for bit. Raises CascadeError on anything else."""
     kind = spec.get("kind") if isinstance(spec, Mapping) else None
-    if kind not in _LOADERS:
+    if not isinstance(kind, str) or kind not in _LOADERS:
         known = ", ".join(sorted(_LOADERS))
         raise CascadeError(f"The cascade holds a probe of kind {kind!r}; this version reads {known}: upgrade or refit.")
     try:

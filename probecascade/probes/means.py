@@ -117,7 +117,10 @@ def _centred(sample: Sample) -> tuple[Array, Array, Array]:
     of_failed = sample.rows[sample.failed].mean(axis=0)
     of_success = sample.rows[~sample.failed].mean(axis=0)
     residuals = sample.rows - np.where(sample.failed[:, None], of_failed, of_success)
-    return (of_failed + of_success) / 2, of_failed - of_success, residuals
+    middle, gap = (of_failed + of_success) / 2, of_failed - of_success
+    # Where a feature is constant the means differ by rounding, which dividing by as small a spread would blow up.
+    gap[np.abs(gap) <= len(residuals) * np.finfo(np.float64).eps * np.abs(middle)] = 0.0
+    return middle, gap, residuals
 
 
 def _path(sample: Sample, middle: Array, scale: Array, weight: Array) -> LinearPath:

@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from probecascade.errors import DataError, UsageError
-from probecascade.probes import LogisticFitter, auroc, choose_layer, grouped_folds
+from probecascade.probes import LinearProbe, LogisticFitter, auroc, choose_layer, grouped_folds
 from probecascade.probes.solver import logistic_path
 
 Rows = NDArray[np.float64]
@@ -37,6 +37,34 @@ def test_it_equals_standard_scaler_and_logistic_regression(n: int, d: int, stren
     np.testing.assert_allclose(probe.weight, reference.coef_[0], atol=1e-4 * largest)
     np.testing.assert_allclose(probe.bias, reference.intercept_[0], atol=1e-4)
     np.testing.assert_allclose(probe.score(states), reference.predict_proba(scaler.transform(states))[:, 1], atol=1e-5)
+
+
+@pytest.mark.parametrize(("n", "d"), [(60, 90), (200, 20)])
+@pytest.mark.parametrize("l1_ratio", [0.0, 0.3, 1.0])
+def test_elastic_net_and_class_weights_equal_scikit_learns(n: int, d: int, l1_ratio: float) -> None:
+    states, failed, groups = planted(n, d)
+    failed &= np.arange(n) % 3 > 0
+    for class_weight, strength in ((None, 0.03), ("balanced", 0.3)):
+        fitter = LogisticFitter((strength,), l1_ratio=l1_ratio, class_weight=class_weight)  # type: ignore[arg-type]
+        probe = fitter.fit(states, failed, groups).probe
+        assert isinstance(probe, LinearProbe)
+        features = StandardScaler().fit_transform(states)
+        reference = LogisticRegression(
+            C=strength, l1_ratio=l1_ratio, solver="saga", tol=1e-9, max_iter=100_000, class_weight=class_weight
+        ).fit(features, failed)
+        np.testing.assert_allclose(probe.weight, reference.coef_[0], atol=2e-4)
+        expected = reference.predict_proba(features)[:, 1]
+        if not probe.weight.any():  # saga stops before its intercept has settled
+            expected = np.full(n, 0.5 if class_weight else failed.mean())
+        np.testing.assert_allclose(probe.score(states), expected, atol=2e-4)
+        if l1_ratio:
+            np.testing.assert_array_equal(probe.weight == 0, np.abs(reference.coef_[0]) < 1e-5)
+
+
+def test_an_l1_ratio_outside_its_range_is_refused() -> None:
+    states, failed, groups = planted(40, 3)
+    with pytest.raises(UsageError, match="share in"):
+        LogisticFitter(l1_ratio=1.5).fit(states, failed, groups)
 
 
 def test_the_path_meets_the_optimality_condition_at_every_strength() -> None:
