@@ -92,8 +92,8 @@ def _cell(row: Row) -> str:
 def _notes(result: SweepResult) -> Iterator[str]:
     percent = f"{100 * result.confidence:g} %"
     yield (
-        "layer: chosen inside the folds, most often this one; caught: failures, at the threshold that keeps "
-        f"{100 * result.keep:g} % of successes; same task: (failure, success) pairs of one group that are ranked rightly"
+        "layer: chosen most often inside the folds; caught: failures, at the threshold that keeps "
+        f"{100 * result.keep:g} % of successes; same task: pairs (failure, success) of a group that are ranked rightly"
     )
     yield (
         f"intervals: {percent} over resampled groups, for scores as they are; grid: + above chance at {percent} over "

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from probecascade.errors import UsageError
-from probecascade.evaluation.crossfit import Fold, LayerScores, Reached, Selection, score_layers, select
+from probecascade.evaluation.crossfit import Fold, LayerScores, Reached, Read, Selection, score_layers, select
 from probecascade.probes import SURFACE, grouped_folds
-from probecascade.probes.batched import sweep_layers
 from probecascade.probes.linear import signal_features
 from probecascade.probes.solver import log_odds
 from probecascade.store import Run
@@ -42,7 +41,10 @@ _INNER = 3
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """What a baseline may look at: a checkpoint, its folds, and what was found and chosen there."""
+    """What a baseline may look at: a checkpoint, its folds, and what was found and chosen there.
+
+    known_prompts: scores of the prompt-only probe by `same_rows`, shared by all checkpoints and added to.
+    """
 
     run: Run
     reached: Reached
@@ -51,6 +53,12 @@ class Comparison:
     found: Mapping[str, LayerScores]
     selection: Selection
     seed: int
+    known_prompts: dict[bytes, Array]
+
+    @property
+    def same_rows(self) -> bytes:
+        """What episodes and folds these are: scores from one earlier state are the same wherever these are."""
+        return self.reached.episode.tobytes() + b"".join(test.tobytes() for _, test in self.folds)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,13 +93,17 @@ def _majority(at: Comparison) -> Array:
 def _prompt(at: Comparison) -> Array | str:
     """The state before the agent's first word, its layer chosen as the probe's is."""
     if at.reached.name == "prompt":
+        if "logistic" in at.found:
+            at.known_prompts[at.same_rows] = select({"logistic": at.found["logistic"]}, at.folds).scores
         return "this is the prompt itself"
     read = at.reached.states_at(at.run, "prompt")
     if read is None:
         return "the run does not hold the state at `prompt` of all these episodes"
     reached = at.reached
-    found = score_layers("logistic", read, at.layers, reached.failed, reached.codes, at.folds, at.seed)
-    return select({"logistic": found}, at.folds).scores
+    if at.same_rows not in at.known_prompts:
+        found = score_layers("logistic", read, at.layers, reached.failed, reached.codes, at.folds, at.seed)
+        at.known_prompts[at.same_rows] = select({"logistic": found}, at.folds).scores
+    return at.known_prompts[at.same_rows]
 
 
 def _surface(at: Comparison) -> Array:
@@ -139,9 +151,8 @@ def _shuffled(at: Comparison) -> list[Draw]:
     return draws
 
 
-def _logistic(at: Comparison, read: Callable[[int], NDArray[Any]], layers: Sequence[int] = (0,)) -> Array:
-    reached = at.reached
-    return sweep_layers(read, layers, reached.failed, reached.codes, folds=at.folds, seed=at.seed).scores
+def _logistic(at: Comparison, read: Read, layers: Sequence[int] = (0,)) -> Array:
+    return score_layers("logistic", read, layers, at.reached.failed, at.reached.codes, at.folds, at.seed).scores
 
 
 def _first(rows: Array) -> Array:

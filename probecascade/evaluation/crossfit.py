@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from probecascade.errors import DataError, UsageError
-from probecascade.probes import grouped_folds
+from probecascade.probes import SEQUENCES, fitter_named, grouped_folds
 from probecascade.probes.batched import sweep_layers
 from probecascade.probes.solver import log_odds
 from probecascade.store import Run
@@ -20,10 +20,13 @@ from probecascade.store import Run
 Array = NDArray[np.float64]
 Labels = NDArray[np.bool_]
 Fold = tuple[NDArray[np.intp], NDArray[np.intp]]
-Read = Callable[[int], NDArray[np.float32]]
+Read = Callable[[int], NDArray[Any]]
 
 MIN_CLASS = 20
 """Groups of each class that a checkpoint needs to be worth a number."""
+
+STRENGTHS = tuple(10.0**k for k in range(-5, 1))
+"""C of logistic regressions: whole decades, as everything is fitted in every fold of every fold."""
 
 _SATURATED = 1e-12
 
@@ -69,7 +72,7 @@ class Reached:
             return None
         row_of = np.full(len(run), -1, dtype=np.int64)
         rows = run.rows(name)
-        row_of[rows.episode] = np.arange(len(rows))
+        row_of[rows.episode] = np.arange(len(rows.episode))
         wanted = row_of[self.episode]
         return None if (wanted < 0).any() else lambda layer: run.states(name, layer)[wanted]
 
@@ -132,9 +135,9 @@ def score_layers(
     DataError names the layer at which the probe cannot be fitted.
     """
     if probe == "logistic":
-        found = sweep_layers(read, layers, failed, codes, folds=folds, seed=seed)
+        found = sweep_layers(read, layers, failed, codes, folds=folds, strengths=STRENGTHS, seed=seed)
         return LayerScores(tuple(layers), found.scores, found.train_auroc)
-    fitter = _fitter(probe, seed)
+    fitter = fitter_named(probe, seed=seed)
     scores, inside = np.empty((len(layers), len(failed))), np.empty((len(layers), len(folds)))
     for i, layer in enumerate(layers):
         states = read(layer)
@@ -186,16 +189,9 @@ def check_probes(names: Sequence[str]) -> None:
     if not names or len(set(names)) < len(names):
         raise UsageError(f"the probes {', '.join(names) or 'none'} were given: name one or more, each once.")
     for name in names:
-        if name.startswith("sequence"):
+        if name in SEQUENCES:
             raise UsageError(
                 f"the probe {name!r} pools several checkpoints and a sweep fits one at a time: "
                 "fit it with `probecascade fit --probe`, and sweep another."
             )
-        if name != "logistic":
-            _fitter(name, 0)
-
-
-def _fitter(name: str, seed: int) -> Any:
-    from probecascade.probes import fitter_named
-
-    return fitter_named(name, seed=seed)
+        fitter_named(name)

@@ -117,7 +117,7 @@ class Sweep:
         check_baselines(baselines)
         names = _checkpoints(run, checkpoints)
         kept = _layers(run, layers)
-        codes = np.unique(run.episodes.group.astype(str), return_inverse=True)[1].reshape(-1)
+        codes = _group_codes(run)
         skipped = [row for row in (_too_few(Reached.of(run, name, codes)) for name in names) if row]
         left = [name for name in names if name not in {row["checkpoint"] for row in skipped}]
         if not left:
@@ -148,10 +148,11 @@ class Sweep:
     def measure(self) -> Iterator[Measured]:
         """One checkpoint after the other; of the states, one layer of one checkpoint at a time is in memory."""
         counts = draw_groups(int(self.codes.max()) + 1, self.resampling)
+        known_prompts: dict[bytes, Array] = {}
         for name in self.checkpoints:
-            yield self._at(Reached.of(self.run, name, self.codes), counts)
+            yield self._at(Reached.of(self.run, name, self.codes), counts, known_prompts)
 
-    def _at(self, reached: Reached, counts: Counts) -> Measured:
+    def _at(self, reached: Reached, counts: Counts, known_prompts: dict[bytes, Array]) -> Measured:
         folds, shared = folds_at(reached, self.fold_of, self.folds, self.seed)
         failed, codes = reached.failed, reached.codes
         read = reached.states(self.run)
@@ -172,7 +173,7 @@ class Sweep:
             "gains": {},
             "selectivity": None,
         }
-        at = Comparison(self.run, reached, folds, self.layers, found, selection, self.seed)
+        at = Comparison(self.run, reached, folds, self.layers, found, selection, self.seed, known_prompts)
         rows, absent, kept = [], [], {}
         for name in self.baselines:
             draws = baseline(name, at)
@@ -251,6 +252,16 @@ class Sweep:
             fold={of.selected["checkpoint"]: of.fold for of in measured},
         )
         return replace(result, verdicts=verdicts(result))
+
+
+def reached_by_enough(run: Run, names: Sequence[str]) -> tuple[str, ...]:
+    """Those of the run's checkpoints that MIN_CLASS groups of either class reach."""
+    codes = _group_codes(run)
+    return tuple(name for name in names if not _too_few(Reached.of(run, name, codes)))
+
+
+def _group_codes(run: Run) -> NDArray[np.intp]:
+    return np.unique(run.episodes.group.astype(str), return_inverse=True)[1].reshape(-1)
 
 
 def _checkpoints(run: Run, wanted: Sequence[str] | None) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from probecascade.cli.auroc import CheckpointAuroc, auroc_by_checkpoint, gain, worthwhile
+from probecascade.cli.auroc import CheckpointAuroc, auroc_by_checkpoint, worthwhile
 from probecascade.cli.quickstart_text import auroc_report
 from probecascade.probes import Interval
 from probecascade.store import Run
@@ -15,19 +15,6 @@ from probecascade.store import Run
 
 def interval(value: float, low: float, high: float) -> Interval:
     return Interval(value, low, high, 100, 100, 0)
-
-
-def test_gain_is_paired() -> None:
-    rng = np.random.default_rng(0)
-    failed = rng.random(200) < 0.5
-    groups = np.array([f"g{i}" for i in range(200)], dtype=object)
-    scores = failed + rng.normal(size=200)
-    same = gain(scores, scores, failed, groups)
-    assert (same.value, same.low, same.high) == (0, 0, 0)
-    worse = gain(rng.random(200), scores, failed, groups)
-    better = gain(scores, rng.random(200), failed, groups)
-    assert worse.high < 0 < better.low <= better.value <= better.high
-    assert better.n == better.groups == 200
 
 
 def test_only_checkpoints_with_enough_of_both_classes_are_measured(lottery_run: Path) -> None:
