@@ -19,6 +19,7 @@ from probecascade.cli.quickstart import quickstart
 from probecascade.cli.recalibrate import recalibrate
 from probecascade.cli.reread import reread
 from probecascade.cli.run import run
+from probecascade.cli.sweep import sweep
 from probecascade.cli.transfer import transfer
 from probecascade.errors import ProbecascadeError
 
@@ -62,6 +63,7 @@ app.command("calibrate")(calibrate)
 app.command("run")(run)
 app.command("eval")(evaluate)
 app.command("inspect")(inspect)
+app.command("sweep")(sweep)
 app.command("transfer")(transfer)
 app.command("recalibrate")(recalibrate)
 app.command("reread")(reread)
