@@ -3,7 +3,8 @@
 from probecascade.policies.advice import ADVICE, FAILURE_MODES
 from probecascade.policies.cascade import Cascade, Gate, StorableProbe
 from probecascade.policies.explore import Coin, Explore
-from probecascade.policies.fit import FitResult, FitRow, fit_cascade
+from probecascade.policies.fit import FitResult, fit_cascade
+from probecascade.policies.probing import FitRow, ProbeSettings
 from probecascade.policies.recalibrate import Recalibration, recalibrate
 from probecascade.policies.rules import (
     FailedSearches,
@@ -30,6 +31,7 @@ __all__ = [
     "Gate",
     "GateTable",
     "Never",
+    "ProbeSettings",
     "Recalibration",
     "RepeatedActions",
     "Shadow",

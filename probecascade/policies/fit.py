@@ -14,16 +14,17 @@ from numpy.typing import NDArray
 from probecascade.episode import LABELLED
 from probecascade.errors import DataError, UsageError
 from probecascade.policies.billing import Accounts, check_billing
-from probecascade.policies.cascade import Cascade, Gate
+from probecascade.policies.cascade import Cascade
 from probecascade.policies.gates import candidate_gates, gates_for_keep, gates_for_recalls, order_warnings
+from probecascade.policies.probing import FitRow, GateFit, GateFitter, ProbeSettings
 from probecascade.policies.provenance import group_hashes, identity_of
 from probecascade.policies.scoring import GateTable, score_run
-from probecascade.probes import FittedProbe, LogisticFitter, choose_layer, fit_surface
+from probecascade.policies.survivors import held_out_scores, refit_survivors
+from probecascade.probes import Fitter
 from probecascade.store import SPLITS, Run, assign_split
 from probecascade.store.schema import n_layers_of, resolve_layers
 from probecascade.thresholds import (
     METHODS,
-    OFF,
     Calibration,
     GateScores,
     calibrate,
@@ -39,22 +40,6 @@ from probecascade.thresholds.problem import Unit
 from probecascade.thresholds.targets import TargetLike
 
 BoolArray = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True)
-class FitRow:
-    """One gate as it was fitted: its probe's cross-validation, and its threshold on the calibration episodes.
-
-    `auroc` is grouped and cross-validated on the fit episodes; `layers` maps every layer tried to its own.
-    """
-
-    gate: Gate
-    auroc: float
-    layers: Mapping[int, float]
-    strength: float
-    folds: int
-    fit_doomed: int
-    fit_successes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +74,9 @@ def fit_cascade(
     layers: Sequence[int] | None = None,
     uses: Literal["states", "signals"] = "states",
     gate_answers: bool = False,
-    fitter: LogisticFitter | None = None,
+    fitter: Fitter | None = None,
+    probe: ProbeSettings | None = None,
+    survivors: bool = False,
     method: str = "certified",
     confidence: float = 0.95,
     unit: Unit = "episode",
@@ -103,7 +90,10 @@ def fit_cascade(
     Groups are split into fit, calibrate and test; episodes without a label are left out and counted in the
     warnings. `layers`: those to choose from by grouped cross-validation (None: all that are stored).
     `gates="auto"` takes the at most `max_gates` checkpoints (with recalls: one each) that serve the targets at
-    least loss, judged on the fit episodes alone. `uses="signals"` fits the surface baseline instead.
+    least loss, judged on the fit episodes alone. `uses="signals"` fits the surface baseline instead. `probe`: what
+    kind of probe each gate gets, and what it reads; `fitter` overrules the fitter that it names. `survivors`: each
+    gate's probe is fitted once more on those fit episodes that the gates before it let through, with thresholds
+    that the same targets would set on the held-out scores of the fit episodes.
     `gate_answers`: turns that finish the episode are gates too. `billing="api"` weighs the gates by what a provider
     bills, the whole prompt at every call. `method`, `confidence` and `unit` are those of `calibrate`, whose
     teachers are the out-of-fold scores of the fit episodes. `seed` is that of the folds and of the calibration.
@@ -115,15 +105,19 @@ def fit_cascade(
         raise UsageError(f"seed is {seed}: give a whole number of at least 0.")
     if method not in METHODS:
         raise UsageError(f"method is {method!r}: give one of {', '.join(METHODS)}.")
+    probe = replace(probe or ProbeSettings(), uses="signals") if uses == "signals" else probe or ProbeSettings()
+    probe.check()
     if recalls is None and keep is None:
         raise UsageError("neither recall targets nor a keep target was given: give one, such as a keep of 0.95.")
     data = _Labelled.of(run, split_seed, shares)
     targets = () if recalls is None else parse_rising(recalls)
     keep_target = None if keep is None else parse_target(keep, what="keep target")
     names = _gate_names(run, gates, targets, data, gate_answers=gate_answers)
+    asked: dict[str, Any] = {"method": method, "confidence": confidence, "unit": unit, "keep": keep_target}
+    _rehearse(targets, len(targets) or len(names), asked)
     tried = run.layers if layers is None else resolve_layers(layers, n_layers_of(run.header))
-    fitter = fitter or LogisticFitter(seed=seed)
-    fits = [_fit_gate(run, name, data, None if uses == "signals" else tried, fitter, gate_answers) for name in names]
+    fitting = GateFitter(run, probe, tried, data.fit, seed, gate_answers, fitter)
+    fits = [fitting.at(name) for name in names]
     table = score_run(run, [fit.row.gate for fit in fits], gate_answers=gate_answers)
     if check_billing(billing) == "api":
         table = replace(table, tokens_after=Accounts(run).billed_after(names, gate_answers=gate_answers))
@@ -132,6 +126,11 @@ def fit_cascade(
         columns = list(choose_gates(teachers, targets, keep_target, max_gates=len(targets) or max_gates, seed=seed))
         fits, names = [fits[c] for c in columns], tuple(names[c] for c in columns)
         table, teachers = table.columns(columns), teachers.columns(columns)
+    passed_on: list[str] = []
+    if survivors:
+        fits, passed_on = refit_survivors(fitting, fits, table, catch=dict(enumerate(targets)), keep=keep_target)
+        table = replace(table, scores=score_run(run, [fit.row.gate for fit in fits], gate_answers=gate_answers).scores)
+        teachers = _teachers(table, data, fits)
     use = data.calibrate
     arrays = (table.scores[use], data.failed[use], data.group[use], table.tokens_after[use])
     options: dict[str, Any] = {
@@ -152,9 +151,18 @@ def fit_cascade(
         gate_answers=gate_answers,
         promise=calibration.promise,
         calibration={**calibration.record(), "billing": billing},
-        provenance=_provenance(run, data, split_seed, shares, uses),
+        provenance={
+            **_provenance(run, data, split_seed, shares, probe.uses),
+            "probe": probe.record() | ({"survivors": True} if survivors else {}),
+        },
     )
-    notes = [*data.warnings, *order_warnings(names, table), *calibration.notes, *_unreached(rows, calibration)]
+    notes = [
+        *data.warnings,
+        *passed_on,
+        *order_warnings(names, table),
+        *calibration.notes,
+        *unreached(rows, calibration),
+    ]
     return FitResult(cascade, rows, calibration, tuple(notes), teachers, prediction)
 
 
@@ -209,60 +217,19 @@ def _left_out(run: Run) -> tuple[str, ...]:
     return (f"{counts.total()} of {len(run)} episodes have no label and are left out ({kinds}).",)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _GateFit:
-    """A gate still without threshold, its fit, and the run's episodes that it was fitted on."""
-
-    row: FitRow
-    episodes: NDArray[np.int64]
-    out_of_fold: NDArray[np.float64]
+def _rehearse(targets: tuple[Fraction, ...], gates: int, asked: Mapping[str, Any]) -> None:
+    """UsageError for targets and settings that cannot go together, found on invented scores before any is fitted."""
+    failed = np.arange(8) % 2 == 0
+    calibrate(np.where(failed, 0.75, 0.25)[:, None].repeat(gates, 1), failed, catch=dict(enumerate(targets)), **asked)
 
 
-def _fit_gate(
-    run: Run,
-    name: str,
-    data: _Labelled,
-    layers: Sequence[int] | None,
-    fitter: LogisticFitter,
-    gate_answers: bool,
-) -> _GateFit:
-    rows = run.rows(name)
-    use = data.fit[rows.episode] & (gate_answers | ~rows.final)
-    episodes = rows.episode[use]
-    failed = data.failed[episodes]
-    groups = data.group[episodes]
-    layer: int | None = None
-    tried: Mapping[int, float] = {}
-    fitted: FittedProbe
-    try:
-        if layers is None:
-            fitted = fit_surface(rows.signals[use], failed, groups, fitter)
-        else:
-            choice = choose_layer(lambda k: run.states(name, k)[use], layers, failed, groups, fitter)
-            layer, fitted, tried = choice.layer, choice.fitted, choice.table
-    except DataError as error:
-        raise DataError(f"no probe can be fitted at {name}: {error}") from error
-    row = FitRow(
-        gate=Gate(name, layer, fitted.probe, OFF),
-        auroc=fitted.auroc,
-        layers=tried,
-        strength=fitted.strength,
-        folds=fitted.folds,
-        fit_doomed=int(failed.sum()),
-        fit_successes=int((~failed).sum()),
-    )
-    return _GateFit(row, episodes, fitted.out_of_fold)
-
-
-def _teachers(table: GateTable, data: _Labelled, fits: Sequence[_GateFit]) -> GateScores:
-    """Out-of-fold scores of the fit episodes: they may shape the allocation, having set no threshold."""
-    scores = np.full_like(table.scores, np.nan)
-    for g, fit in enumerate(fits):
-        scores[fit.episodes, g] = fit.out_of_fold
+def _teachers(table: GateTable, data: _Labelled, fits: Sequence[GateFit]) -> GateScores:
+    """Held-out scores of the fit episodes: they may shape the allocation, having set no threshold."""
+    scores = held_out_scores(table, fits, data.fit)
     return GateScores.check(scores[data.fit], data.failed[data.fit], table.tokens_after[data.fit])
 
 
-def _rows(fits: Sequence[_GateFit], calibration: Calibration) -> tuple[FitRow, ...]:
+def _rows(fits: Sequence[GateFit], calibration: Calibration) -> tuple[FitRow, ...]:
     seen, wanted = calibration.seen, dict(calibration.targets.catch)
     rows = []
     for g, (fit, outcome) in enumerate(zip(fits, seen.gates, strict=True)):
@@ -278,7 +245,8 @@ def _rows(fits: Sequence[_GateFit], calibration: Calibration) -> tuple[FitRow, .
     return tuple(rows)
 
 
-def _unreached(rows: Sequence[FitRow], calibration: Calibration) -> list[str]:
+def unreached(rows: Sequence[FitRow], calibration: Calibration) -> list[str]:
+    """A sentence for each gate whose target the calibration episodes did not allow, or one where all gates are off."""
     if not np.isfinite(calibration.thresholds).any():
         return ["no gate tells failures from successes at these targets: all are off."]
     return [
