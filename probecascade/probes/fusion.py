@@ -76,8 +76,8 @@ class FusedProbe:
 
     def score(
         self,
-        states: ArrayLike | None,
-        signals: ArrayLike | None = None,
+        states: NDArray[Any],
+        signals: NDArray[Any] | None = None,
         *,
         texts: Sequence[str] | None = None,
         checks: Mapping[str, NDArray[np.float64]] | None = None,
@@ -88,7 +88,7 @@ class FusedProbe:
         if absent:
             raise DataError(f"This probe reads {absent[0]} and was given none; pass {absent[0]}.")
         own = {block: given[block] for block in self.blocks}
-        rows = features(own, self.checks, self.terms, len(next(v for v in (states, signals, texts) if v is not None)))
+        rows = features(own, self.checks, self.terms, len(states))
         if rows.shape[1] != len(self.head.mean):
             raise DataError(
                 f"The evidence holds {rows.shape[1]} features and the probe was fitted on {len(self.head.mean)}; "

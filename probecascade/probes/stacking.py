@@ -49,8 +49,8 @@ class StackedProbe:
 
     def score(
         self,
-        states: ArrayLike | None,
-        signals: ArrayLike | None = None,
+        states: NDArray[Any],
+        signals: NDArray[Any] | None = None,
         *,
         texts: Sequence[str] | None = None,
         checks: Mapping[str, NDArray[np.float64]] | None = None,

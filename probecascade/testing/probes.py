@@ -43,8 +43,9 @@ def check_probe(probe: Probe, d_model: int, checks: Sequence[str] = ()) -> None:
         checks={name: np.where(rng.random(33) < 0.2, np.nan, rng.normal(size=33)) for name in checks},
     )
     states, signals = shown.states, shown.signals
-    assert states is not None
     kept = shown.take(np.arange(33))
+    assert states is not None
+    assert kept.states is not None
     scores = shown.score(probe)
     expect(isinstance(scores, np.ndarray) and scores.dtype == np.float64, "scores are a float64 array")
     expect(scores.shape == (33,), "there is one score per row, shape (n,)")
