@@ -104,7 +104,10 @@ class Hook:
         self.options = options
         self.faults = 0
         self.end_ids = _end_ids(recorder.model, tokenizer)
-        self.reads_thoughts = any(gate.checkpoint.startswith("thought:") for gate in gates)
+        self._reads = {gate.checkpoint: gate.reads for gate in gates}
+        self._taps = {gate.checkpoint: tuple(name for name, _ in gate.taps) for gate in gates}
+        tapped = {name for gate in gates for name in (gate.checkpoint, *self._taps[gate.checkpoint])}
+        self.reads_thoughts = any(name.startswith("thought:") for name in tapped)
         self._columns = {gate.checkpoint: gate.columns for gate in gates if gate.columns}
         self.reads_logprobs = any(name in LOGPROBS for names in self._columns.values() for name in names)
         self._open = False
@@ -229,6 +232,14 @@ class Hook:
         except Exception as error:
             self.fault(error, moment.checkpoint.name)
             return CONTINUE
+
+    def reads(self, name: str) -> frozenset[str]:
+        """What a gate at this checkpoint looks at, out of states, signals, text and checks; nothing without one."""
+        return self._reads.get(name, frozenset())
+
+    def taps(self, name: str) -> tuple[str, ...]:
+        """The checkpoints whose states a gate at this one looks at."""
+        return self._taps.get(name, ())
 
     def shown_signals(self, name: str, values: Mapping[str, float]) -> tuple[float, ...]:
         """Signals in the order of SIGNALS. For a gate that needs some, those that it does not read are 0 if unknown.

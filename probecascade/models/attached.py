@@ -7,7 +7,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from probecascade.episode import CONTINUE, Action, Checkpoint, Decision, Moment, Task
 from probecascade.errors import EpisodeAborted, ModelError, StaleCheckpointError, UsageError
+from probecascade.models.account import Account, Told
 from probecascade.models.recorder import NOTHING_RUN, States
 from probecascade.store.schema import cast, checkpoint_name
 
@@ -40,15 +41,21 @@ _LABEL = re.compile(
 
 def thought_place(decode: Callable[[Sequence[int]], str], turn: Sequence[int]) -> int | None:
     """Entry of a turn's ids that holds the last non-blank character before its action label; None without one."""
-    text = decode(turn)
-    found = _LABEL.search(text) if ":" in text else None
-    if found is None or (found["line"] or "").lower() == "observation":
+    end = _thought_end(decode(turn))
+    if end is None:
         return None
-    end = len(text[: found.start("inline") if found["inline"] else found.start("lead")].rstrip())
     count = len(turn)
     while count > 1 and len(decode(turn[: count - 1])) >= end:
         count -= 1
     return count - 1
+
+
+def _thought_end(text: str) -> int | None:
+    """Where a turn's thought ends: after its last non-blank character before the action label."""
+    found = _LABEL.search(text) if ":" in text else None
+    if found is None or (found["line"] or "").lower() == "observation":
+        return None
+    return len(text[: found.start("inline") if found["inline"] else found.start("lead")].rstrip())
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,8 @@ class EpisodeHandle:
         self._turn_lengths: dict[int, int] = {}
         self._turn_signals = (math.nan,) * (1 + len(LOGPROBS))
         self._thought: list[int] | None = None  # ids up to a thought's end whose state is yet to come
+        self._thought_text = ""
+        self._account = Account()
         self._thought_seen = False
         self._last: list[int] = []
         self._decided: set[tuple[str, int]] = set()
@@ -97,6 +106,7 @@ class EpisodeHandle:
         action: Action | None = None,
         observation: str = "",
         calls: int = 0,
+        checks: Mapping[str, float] | None = None,
         failed_actions: int | None = None,
         repeated_actions: int | None = None,
         not_found: int | None = None,
@@ -112,7 +122,11 @@ class EpisodeHandle:
             tokens: ids of the conversation, padding left out, up to and including the checkpoint's token: for an
                 observation, and for a turn that the caller cut.
             final: this turn ends the episode, so that there is nothing left to save.
-            action, observation, calls: what the policy is shown of the tool use so far.
+            action, observation, calls: what the policy is shown of the tool use so far; `observation` is the text of
+                the latest one, without the words of a template around it. Gates on text need it at every
+                `observation`, or else at the `action` after it.
+            checks: what the environment tells of the turn's action (`episode.Foresight.checks`), for gates that read
+                checks; an empty mapping if it tells nothing.
             failed_actions, repeated_actions, not_found: counters for gates on surface signals (`episode.SIGNALS`).
 
         Raises:
@@ -132,8 +146,8 @@ class EpisodeHandle:
                 if not self.aborted:
                     states = self._states(place)
                     values = self._signals(kind, place, states, out, counters)
-                    shown = (final, action, observation, calls)
-                    decision = self._judge(kind, index, place, states, values, shown)
+                    told = Told(final, action, observation, calls, checks)
+                    decision = self._judge(kind, index, place, states, values, told)
             except Exception as error:  # whatever fails here must not break the caller's loop
                 self._hook.fault(error, f"{kind} of {self.name}")
                 return CONTINUE
@@ -239,7 +253,7 @@ class EpisodeHandle:
         elif start is not None and start != self._turn_start:
             self.round += 1
             self._turn_start = start
-            self._thought, self._thought_seen = None, False
+            self._thought, self._thought_seen, self._thought_text = None, False, ""
 
     def _check_order(self, place: _Place, kind: str, index: int) -> None:
         ids, last = place.ids, self._last
@@ -311,8 +325,10 @@ class EpisodeHandle:
     def _find_thought(self, conversation: list[int], start: int) -> None:
         place = None if self._thought_seen else thought_place(self._hook.decode, conversation[start:])
         if place is not None:
+            turn = self._hook.decode(conversation[start:])
             self._thought_seen = True
             self._thought = conversation[: start + place + 1]
+            self._thought_text = turn[: _thought_end(turn)].strip()
 
     def _late_thought(self, kind: str, place: _Place) -> None:
         """Decide at the turn's thought if it was not possible while sampling: `generate` ran without our criterion, or
@@ -333,7 +349,7 @@ class EpisodeHandle:
         own = _Place(thought, place.start, place.sequences)
         states = self._states(own)
         values = self._signals("thought", own, states, None, (None,) * len(COUNTERS))
-        self._judge("thought", self.round, own, states, values, (False, None, "", 0))
+        self._judge("thought", self.round, own, states, values, Told())
 
     # The decision ------------------------------------------------------------------------------------------------
 
@@ -344,9 +360,13 @@ class EpisodeHandle:
         place: _Place,
         states: States,
         values: dict[str, float],
-        shown: tuple[bool, Action | None, str, int],
+        told: Told,
     ) -> Decision:
-        final, action, observation, calls = shown
+        name = checkpoint_name(kind, index)
+        turn = self._hook.decode(place.ids[place.start :]) if place.start is not None and kind != "prompt" else ""
+        account = self._account
+        account.follow(kind, self.round, turn, told)
+        account.check(name, kind, self.round, told, self._hook.reads(name), self._hook.taps(name))
         checkpoint = Checkpoint(
             kind=kind,
             index=index,
@@ -354,26 +374,28 @@ class EpisodeHandle:
             position=len(place.ids) - 1,
             tokens=len(place.ids) - (self._prompt if self._prompt is not None else len(place.ids)),
             generated=sum(self._turn_lengths.values()),
-            calls=calls,
+            calls=told.calls,
             seconds=time.perf_counter() - self._started,
-            final=final,
-            signals=self._hook.shown_signals(checkpoint_name(kind, index), values),
+            final=told.final,
+            signals=self._hook.shown_signals(name, values),
+            checks=dict(told.checks or {}),
         )
-        text = self._hook.decode(place.ids[place.start :]) if kind == "thought" and place.start is not None else ""
         moment = Moment(
             checkpoint=checkpoint,
             hidden={layer: self._cast(state) for layer, state in states.items()},
-            transcript=(),
-            thought=text.strip(),
-            action=action,
-            observation=observation,
+            transcript=account.transcript(kind, self.round) if "text" in self._hook.reads(name) else (),
+            thought="" if kind != "thought" else self._thought_text or turn.strip(),
+            action=told.action,
+            observation=told.observation,
             rounds_left=sys.maxsize,  # the caller's loop has its own limits
             tokens_left=sys.maxsize,
+            turn="" if kind in ("prompt", "thought", "observation") else turn,
         )
         if place.ids != self._last:
             self._last = place.ids
             self._decided.clear()
         self._decided.add((kind, index))
+        account.seen.add(name)
         return self._note(checkpoint.name, self._hook.decide(self._watch, moment))
 
     def _cast(self, state: NDArray[np.float32]) -> NDArray[np.float32]:

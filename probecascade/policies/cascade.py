@@ -66,6 +66,11 @@ class Gate:
         return self.threshold == OFF
 
     @property
+    def reads(self) -> frozenset[str]:
+        """What its probe looks at, out of states, signals, text and checks."""
+        return reads(self.probe)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The surface signals that the gate needs: those that its probe reads, and its trigger's."""
         own = signals_read(self.probe, self.layer)

@@ -78,7 +78,7 @@ class Watcher:
         return [moment.checkpoint.name for _, moment in self.seen]
 
 
-THOUGHT = (SimpleNamespace(checkpoint="thought:1", layer=1, probe=None),)
+THOUGHT = (Gate("thought:1", 1, LinearProbe(np.zeros(32), np.ones(32), np.ones(32), 0.0), OFF),)
 
 
 @pytest.fixture(scope="module")
