@@ -10,6 +10,7 @@ import typer
 import typer.main
 
 from probecascade import __version__
+from probecascade.cli.adapt import adapt
 from probecascade.cli.calibrate import calibrate
 from probecascade.cli.eval import evaluate
 from probecascade.cli.extract import extract
@@ -65,6 +66,7 @@ app.command("eval")(evaluate)
 app.command("inspect")(inspect)
 app.command("sweep")(sweep)
 app.command("transfer")(transfer)
+app.command("adapt")(adapt)
 app.command("recalibrate")(recalibrate)
 app.command("reread")(reread)
 app.command("quickstart")(quickstart)

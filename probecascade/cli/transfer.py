@@ -105,7 +105,10 @@ def _asked(by: str | None, train_on: str | None, test_on: str | None) -> list[di
         raise UsageError("give --by ATTRIBUTE, or both --train-on and --test-on, such as --by wording.")
     if train_on is None or test_on is None:
         return []
-    return [_conditions(train_on, "--train-on"), _conditions(test_on, "--test-on")]
+    asked = [_conditions(train_on, "--train-on"), _conditions(test_on, "--test-on")]
+    if asked[0] == asked[1]:
+        raise UsageError(f"--train-on and --test-on are one kind and the same ({train_on}): give two.")
+    return asked
 
 
 def _conditions(text: str, option: str) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """What policies catch, keep and save: back-tests, twins, replays, and intervals that respect groups."""
 
+from probecascade.evaluation.adapted import Change, GateChange, compare_cascades
 from probecascade.evaluation.backtest import backtest_run
 from probecascade.evaluation.modes import (
     ModeRow,
@@ -20,6 +21,8 @@ from probecascade.thresholds import Backtest, GateOutcome, Saving, Spending, bac
 
 __all__ = [
     "Backtest",
+    "Change",
+    "GateChange",
     "GateOutcome",
     "ModeRow",
     "PolicyOutcome",
@@ -32,6 +35,7 @@ __all__ = [
     "TransferMatrix",
     "backtest",
     "backtest_run",
+    "compare_cascades",
     "compare_twins",
     "failure_mode",
     "failure_modes",

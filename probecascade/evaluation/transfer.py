@@ -96,17 +96,16 @@ class TransferMatrix:
 
     def verdict(self) -> str:
         """In words: what a probe loses on kinds that it has not seen."""
-        lost, low, high = (self.loss[key] for key in ("value", "low", "high"))
-        amount = f"{lost:+.3f} [{low:+.3f}, {high:+.3f}]".replace("+-", "-")
+        low, high = self.loss["low"], self.loss["high"]
+        amount = f"{self.loss['value']:.3f} [{low:.3f}, {high:.3f}] of AUROC"
+        beside = f"the surface baseline loses {self.surface_loss['value']:.3f}."
         if low > 0:
-            said = f"a probe trained on another kind loses AUROC, {amount} on average"
-        elif high < 0:
-            said = f"a probe trained on another kind does not lose AUROC; it gains ({amount} lost on average)"
-        else:
-            said = (
-                f"no loss of AUROC can be told from none when a probe is trained on another kind ({amount} on average)"
+            return f"{self.checkpoint}: trained on another kind, a probe loses {amount}; {beside}"
+        if high < 0:
+            return (
+                f"{self.checkpoint}: trained on another kind, a probe gains rather than loses ({amount} lost); {beside}"
             )
-        return f"{self.checkpoint}: {said}; the surface baseline loses {self.surface_loss['value']:+.3f}."
+        return f"{self.checkpoint}: trained on another kind, a probe loses nothing sure: {amount}; {beside}"
 
 
 def transfer_matrix(

@@ -1,5 +1,6 @@
 """What decides when an episode stops: the cascade and its rivals, siblings behind `StoppingPolicy`."""
 
+from probecascade.policies.adapt import Adaptation, adapt
 from probecascade.policies.advice import ADVICE, FAILURE_MODES
 from probecascade.policies.cascade import Cascade, Gate, StorableProbe
 from probecascade.policies.explore import Coin, Explore
@@ -20,6 +21,7 @@ from probecascade.policies.shadow import FailOpen, Shadow, ShadowRecord
 __all__ = [
     "ADVICE",
     "FAILURE_MODES",
+    "Adaptation",
     "Cascade",
     "Coin",
     "Explore",
@@ -39,6 +41,7 @@ __all__ = [
     "StorableProbe",
     "TokenLimit",
     "TranscriptRule",
+    "adapt",
     "fit_cascade",
     "recalibrate",
     "score_episode",

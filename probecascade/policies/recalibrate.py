@@ -15,7 +15,7 @@ from probecascade.errors import DataError, NothingToDoError, UsageError
 from probecascade.policies.cascade import Cascade, Gate
 from probecascade.policies.explore import Coin
 from probecascade.policies.gates import order_warnings
-from probecascade.policies.provenance import group_hashes
+from probecascade.policies.provenance import group_hashes, overlap
 from probecascade.policies.scoring import GateTable, score_run
 from probecascade.store import Run
 from probecascade.thresholds import (
@@ -151,7 +151,10 @@ class _Sample:
 
     @classmethod
     def of(cls, cascade: Cascade, run: Run) -> _Sample:
-        """DataError where stopped episodes make the others an unfair sample, or groups shaped the cascade."""
+        """Without the groups that adapted the cascade to this very run, which the others may follow.
+
+        DataError where stopped episodes make the others an unfair sample, or further groups shaped the cascade.
+        """
         episodes = run.episodes
         stopped = (episodes.outcome == "aborted") | (episodes.reason == "answered")
         fair, coin, notes = np.ones(len(run), dtype=np.bool_), None, []
@@ -166,6 +169,11 @@ class _Sample:
             kinds = ", ".join(f"{n} {outcome}" for outcome, n in sorted(lost.items()))
             notes.append(f"{lost.total()} of {int(fair.sum())} episodes have no label and are left out ({kinds}).")
         rows: NDArray[np.bool_] = fair & episodes.labelled
+        own = overlap({"groups": {"adapt": cascade.provenance.get("groups", {}).get("adapt", ())}}, episodes.group)
+        adapting = rows & np.isin(episodes.group, own)
+        if adapting.any():
+            notes.append(f"{int(adapting.sum())} episodes are of groups that adapted the cascade and are left out.")
+            rows &= ~adapting
         if not rows.any():
             raise NothingToDoError("the run holds no labelled episode that may set thresholds: record more of them.")
         seen = cascade.overlap(episodes.group[rows].tolist())
