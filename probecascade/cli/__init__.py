@@ -13,6 +13,7 @@ from probecascade import __version__
 from probecascade.cli.adapt import adapt
 from probecascade.cli.calibrate import calibrate
 from probecascade.cli.eval import evaluate
+from probecascade.cli.explain import explain
 from probecascade.cli.extract import extract
 from probecascade.cli.fit import fit
 from probecascade.cli.inspect import inspect
@@ -20,6 +21,7 @@ from probecascade.cli.quickstart import quickstart
 from probecascade.cli.recalibrate import recalibrate
 from probecascade.cli.reread import reread
 from probecascade.cli.run import run
+from probecascade.cli.steer import steer
 from probecascade.cli.sweep import sweep
 from probecascade.cli.transfer import transfer
 from probecascade.errors import ProbecascadeError
@@ -65,6 +67,8 @@ app.command("run")(run)
 app.command("eval")(evaluate)
 app.command("inspect")(inspect)
 app.command("sweep")(sweep)
+app.command("explain")(explain)
+app.command("steer")(steer)
 app.command("transfer")(transfer)
 app.command("adapt")(adapt)
 app.command("recalibrate")(recalibrate)

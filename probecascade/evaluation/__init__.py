@@ -2,6 +2,7 @@
 
 from probecascade.evaluation.adapted import Change, GateChange, compare_cascades
 from probecascade.evaluation.backtest import backtest_run
+from probecascade.evaluation.directions import Cosine, Direction, cosines, probe_direction
 from probecascade.evaluation.modes import (
     ModeRow,
     failure_mode,
@@ -12,8 +13,10 @@ from probecascade.evaluation.modes import (
 )
 from probecascade.evaluation.pooled import PooledRuns
 from probecascade.evaluation.replay import replay_policy
+from probecascade.evaluation.steering import SteeringEffect, steering_effect
 from probecascade.evaluation.sweep import Sweep, sweep_run
 from probecascade.evaluation.sweep_result import SweepResult
+from probecascade.evaluation.tokens import TokenScore, token_html, token_scores
 from probecascade.evaluation.transfer import TransferMatrix, transfer_matrix
 from probecascade.evaluation.twins import PolicyOutcome, compare_twins, read_off
 from probecascade.intervals import Resampling, mean_interval, ratio_interval, share_interval
@@ -22,6 +25,8 @@ from probecascade.thresholds import Backtest, GateOutcome, Saving, Spending, bac
 __all__ = [
     "Backtest",
     "Change",
+    "Cosine",
+    "Direction",
     "GateChange",
     "GateOutcome",
     "ModeRow",
@@ -30,23 +35,30 @@ __all__ = [
     "Resampling",
     "Saving",
     "Spending",
+    "SteeringEffect",
     "Sweep",
     "SweepResult",
+    "TokenScore",
     "TransferMatrix",
     "backtest",
     "backtest_run",
     "compare_cascades",
     "compare_twins",
+    "cosines",
     "failure_mode",
     "failure_modes",
     "losing_stretch",
     "mean_interval",
     "mode_table",
     "override_modes",
+    "probe_direction",
     "ratio_interval",
     "read_off",
     "replay_policy",
     "share_interval",
+    "steering_effect",
     "sweep_run",
+    "token_html",
+    "token_scores",
     "transfer_matrix",
 ]

@@ -1,0 +1,155 @@
+"""`explain`: tokens, neighbours and transcripts, on a tiny model whose lotteries give away who wins."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probecascade import cli
+from probecascade.cli.explain_text import coloured, explain_text, wants_colour
+from probecascade.evaluation.tokens import TokenScore
+from probecascade.policies import Cascade
+from probecascade.store import Run
+
+
+@pytest.fixture(scope="module")
+def cascade(lottery_run: Path) -> Path:
+    output = lottery_run / "explained"
+    options = ["--recall", "0.5,0.9", "--gates", "observation:1,observation:2", "--layers", "2"]
+    assert cli.main(["fit", str(lottery_run / "run"), *options, "-o", str(output)]) == 0
+    return output
+
+
+def explained(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> Mapping[str, Any]:
+    capsys.readouterr()
+    assert cli.main(["explain", *arguments, "--json"]) == 0
+    record: Mapping[str, Any] = json.loads(capsys.readouterr().out)
+    return record
+
+
+def test_tokens_and_neighbours_of_a_gate(lottery_run: Path, cascade: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [str(cascade), "--gate", "observation:2", "--run", str(lottery_run / "run"), "--top", "5"]
+    record = explained(arguments, capsys)
+    assert (record["gate"], record["layer"]) == ("observation:2", 2)
+    assert record["direction"]["linear"]
+    (lens,) = record["lens"]
+    shifts = [token["shift"] for token in lens["promoted"]]
+    assert len(shifts) == len(lens["suppressed"]) == 5
+    assert shifts == sorted(shifts, reverse=True)
+    assert shifts[0] > 0 > lens["suppressed"][0]["shift"]
+    assert (lens["norm"], lens["tied"], lens["random"]) == ("LlamaRMSNorm", False, 200)
+    assert lens["reading"].startswith("the last layer")
+    pairs = [(tuple(pair["first"]), tuple(pair["second"])) for pair in record["cosines"]]
+    assert (("observation:1", 2), ("observation:2", 2)) in pairs
+    assert (("observation:2", 0), ("observation:2", 1)) in pairs
+    assert all(-1 <= pair[key] <= 1 for pair in record["cosines"] for key in ("raw", "whitened"))
+    assert explained(arguments, capsys) == record
+    text = explain_text(record)
+    assert "tokens at observation:2, layer 2" in text
+    assert repr(lens["promoted"][0]["text"]) in text
+    assert "observation:1 layer 2 – observation:2 layer 2" in text
+
+
+def test_without_a_run_the_model_must_be_named_where_the_cascade_only_knows_a_folder(
+    cascade: Path, model_folder: Path, other_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = explained([str(cascade), "--model", str(model_folder)], capsys)
+    assert record["gate"] == "observation:1"
+    assert record["cosines"] == []
+    assert record["lens"][0]["step"] == "one unit of log-odds"
+    assert cli.main(["explain", str(cascade), "--model", str(other_model)]) == 2
+    assert "the cascade was fitted with model.weights" in capsys.readouterr().err
+    assert cli.main(["explain", str(cascade), "--model", str(other_model), "--force"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "observation:1" in out
+
+
+def test_scores_along_a_transcript_meet_the_stored_ones_at_checkpoints(
+    lottery_run: Path, cascade: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = lottery_run / "run"
+    record = explained([str(cascade), "--gate", "observation:2", "--run", str(run), "--episode", "7"], capsys)
+    stored, gate = Run.open(run), Cascade.load(cascade).gates[1]
+    episode = stored.episode(7)
+    assert record["episode_id"] == episode.episode_id
+    assert len(record["tokens"]) == len(episode.token_ids) - episode.prompt_tokens + 1
+    scores = gate.probe.score(stored.hidden(7)[:, stored.layers.index(2)])
+    found = {name: token["score"] for token in record["tokens"] for name in token["checkpoints"]}
+    for point, score in zip(episode.checkpoints, scores, strict=True):
+        assert found[point.name] == pytest.approx(score, abs=5e-3)
+    assert "observation:2 only" in record["note"]
+    capsys.readouterr()
+    assert cli.main(["explain", str(cascade), "--run", str(run), "--episode", episode.episode_id]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "\x1b" not in out
+    assert re.search(r"\d\.\d{4}\s+[+-]\d+\.\d\d\s+prompt\n", out)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colours_only_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert not wants_colour()  # pytest captures stdout, which is then no terminal
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert wants_colour()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not wants_colour()
+
+
+def test_the_coloured_transcript_holds_its_text_and_ends_every_colour() -> None:
+    tokens = [
+        TokenScore(0, " a", 0.1, -2.0),
+        TokenScore(1, "\nb", 0.9, 2.0, ("action:1",)),
+        TokenScore(2, "c", float("nan"), float("nan")),
+    ]
+    shown = coloured(tokens)
+    assert re.sub(r"\x1b\[[\d;]*m", "", shown) == " a\nb⟨action:1 0.90⟩c"
+    for line in shown.split("\n"):
+        assert line.count("\x1b[0m") * 2 == line.count("\x1b")
+    assert shown.endswith("c")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--gate", "part:9"], "--gate is 'part:9', but the cascade has the gates observation:1, observation:2"),
+        (["--episode", "1"], "--episode names an episode of a run: add --run"),
+        (["--run", "RUN", "--episode", "999"], "the episode '999' is not in"),
+        (["--run", "nowhere"], "nowhere"),
+        (["--top", "0"], "--top"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(
+    lottery_run: Path, cascade: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    given = [str(lottery_run / "run") if a == "RUN" else a for a in arguments]
+    capsys.readouterr()
+    assert cli.main(["explain", str(cascade), *given]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_a_probe_on_signals_has_no_direction(lottery_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = lottery_run / "surface-explained"
+    command = ["fit", str(lottery_run / "run"), "--recall", "0.9", "--gates", "observation:1", "--uses", "signals"]
+    assert cli.main([*command, "-o", str(output)]) == 0
+    capsys.readouterr()
+    assert cli.main(["explain", str(output)]) == 2
+    assert "no gate of this cascade reads hidden states" in capsys.readouterr().err
+    assert cli.main(["explain", str(output), "--gate", "observation:1"]) == 2
+    assert "reads surface signals" in capsys.readouterr().err
