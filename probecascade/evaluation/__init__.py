@@ -9,6 +9,7 @@ from probecascade.evaluation.modes import (
     failure_modes,
     losing_stretch,
     mode_table,
+    modes_of_aborts,
     override_modes,
 )
 from probecascade.evaluation.pooled import PooledRuns
@@ -18,6 +19,7 @@ from probecascade.evaluation.sweep import Sweep, sweep_run
 from probecascade.evaluation.sweep_result import SweepResult
 from probecascade.evaluation.tokens import TokenScore, token_html, token_scores
 from probecascade.evaluation.transfer import TransferMatrix, transfer_matrix
+from probecascade.evaluation.triggers import TriggerRow, compare_triggers
 from probecascade.evaluation.twins import PolicyOutcome, compare_twins, read_off
 from probecascade.intervals import Resampling, mean_interval, ratio_interval, share_interval
 from probecascade.thresholds import Backtest, GateOutcome, Saving, Spending, backtest
@@ -40,9 +42,11 @@ __all__ = [
     "SweepResult",
     "TokenScore",
     "TransferMatrix",
+    "TriggerRow",
     "backtest",
     "backtest_run",
     "compare_cascades",
+    "compare_triggers",
     "compare_twins",
     "cosines",
     "failure_mode",
@@ -50,6 +54,7 @@ __all__ = [
     "losing_stretch",
     "mean_interval",
     "mode_table",
+    "modes_of_aborts",
     "override_modes",
     "probe_direction",
     "ratio_interval",

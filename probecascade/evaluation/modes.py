@@ -30,10 +30,13 @@ from numpy.typing import NDArray
 
 from probecascade.episode import Episode, Step
 from probecascade.errors import DataError, NothingToDoError, UsageError
+from probecascade.evaluation.backtest import chosen_episodes
 from probecascade.intervals import DEFAULT, Interval, Resampling, share_interval
-from probecascade.policies import FAILURE_MODES
+from probecascade.policies import FAILURE_MODES, Cascade, score_run
 from probecascade.policies.rules import FAILED_SEARCH, normalise
+from probecascade.policies.taps import stored
 from probecascade.store import Run
+from probecascade.thresholds.firing import first_firing
 
 INVALID_SHARE = 0.5
 LOOP_RUN = 3
@@ -224,3 +227,29 @@ def mode_table(run: Run, modes: NDArray[np.object_], resampling: Resampling = DE
             )
         )
     return tuple(rows)
+
+
+def modes_of_aborts(cascade: Cascade, run: Run, split: str) -> dict[str, dict[str, int]]:
+    """How often the aborts of each likely failure mode hit which mode by the rules, or a success.
+
+    Of the labelled episodes of a split that a gate with a mode probe aborts first; empty for a cascade without such
+    gates. Raises as `backtest_run` does.
+    """
+    chosen = np.flatnonzero(chosen_episodes(cascade, run, split))
+    table = score_run(run, cascade.gates, gate_answers=cascade.gate_answers)
+    first = np.full(len(run), -1)
+    first[chosen] = first_firing(table.scores[chosen], cascade.thresholds, table.tokens_after[chosen])
+    found: dict[str, dict[str, int]] = {}
+    for g, gate in enumerate(cascade.gates):
+        if gate.modes is None or not (first == g).any():
+            continue
+        episodes = run.rows(gate.checkpoint).episode
+        aborted = first[episodes] == g
+        shown = stored(run, gate.checkpoint, gate.taps, frozenset()).take(aborted)
+        likeliest = gate.mode_probabilities(shown).argmax(axis=1)
+        for index, place in zip(episodes[aborted].tolist(), likeliest.tolist(), strict=True):
+            failed = bool(run.episodes.failed[index])
+            truth = failure_mode(run.episode(index)) if failed else "success"
+            counts = found.setdefault(gate.modes.names[place], {})
+            counts[truth] = counts.get(truth, 0) + 1
+    return found

@@ -5,6 +5,8 @@ from probecascade.policies.advice import ADVICE, FAILURE_MODES
 from probecascade.policies.cascade import Cascade, Gate, StorableProbe
 from probecascade.policies.explore import Coin, Explore
 from probecascade.policies.fit import FitResult, fit_cascade
+from probecascade.policies.looking import look_less
+from probecascade.policies.modes import ModeFit, fit_modes
 from probecascade.policies.probing import FitRow, ProbeSettings
 from probecascade.policies.recalibrate import Recalibration, recalibrate
 from probecascade.policies.rules import (
@@ -17,6 +19,7 @@ from probecascade.policies.rules import (
 )
 from probecascade.policies.scoring import GateTable, score_episode, score_run
 from probecascade.policies.shadow import FailOpen, Shadow, ShadowRecord
+from probecascade.policies.trigger import Trigger, TriggerShare
 
 __all__ = [
     "ADVICE",
@@ -32,6 +35,7 @@ __all__ = [
     "FitRow",
     "Gate",
     "GateTable",
+    "ModeFit",
     "Never",
     "ProbeSettings",
     "Recalibration",
@@ -41,8 +45,12 @@ __all__ = [
     "StorableProbe",
     "TokenLimit",
     "TranscriptRule",
+    "Trigger",
+    "TriggerShare",
     "adapt",
     "fit_cascade",
+    "fit_modes",
+    "look_less",
     "recalibrate",
     "score_episode",
     "score_run",

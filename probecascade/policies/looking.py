@@ -26,9 +26,11 @@ def look_less(fitted: FitResult, run: Run, wanted: TriggerShare, *, seed: int = 
     Probes stay as they are: they were fitted on all fit episodes that reach their gate. Triggers are learnt on
     these too. Where a gate does not look, the calibration episodes have no score, which is what they have live. Which
     checkpoints are gates was settled before. `run` is the one that `fitted` comes from; `seed` is that of the
-    calibration. CascadeError for another run.
+    calibration. CascadeError for another run, or gates that have triggers already.
     """
     cascade, old = fitted.cascade, fitted.calibration
+    if any(gate.trigger is not None for gate in cascade.gates):
+        raise CascadeError("the gates have triggers already: start from the fit of gates that always look.")
     split = cascade.provenance["split"]
     names = assign_split(run.episodes.group.tolist(), seed=split["seed"], shares=tuple(split["shares"]))
     fit, certifying = (run.episodes.labelled & (names == part) for part in ("fit", "calibrate"))
