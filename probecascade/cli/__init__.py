@@ -17,6 +17,7 @@ from probecascade.cli.explain import explain
 from probecascade.cli.extract import extract
 from probecascade.cli.fit import fit
 from probecascade.cli.inspect import inspect
+from probecascade.cli.modes import modes
 from probecascade.cli.quickstart import quickstart
 from probecascade.cli.recalibrate import recalibrate
 from probecascade.cli.reread import reread
@@ -24,6 +25,7 @@ from probecascade.cli.run import run
 from probecascade.cli.steer import steer
 from probecascade.cli.sweep import sweep
 from probecascade.cli.transfer import transfer
+from probecascade.cli.triggers import triggers
 from probecascade.errors import ProbecascadeError
 
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
@@ -73,6 +75,8 @@ app.command("transfer")(transfer)
 app.command("adapt")(adapt)
 app.command("recalibrate")(recalibrate)
 app.command("reread")(reread)
+app.command("modes")(modes)
+app.command("triggers")(triggers)
 app.command("quickstart")(quickstart)
 
 

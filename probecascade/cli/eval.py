@@ -38,15 +38,16 @@ def evaluate(
     if split not in _SPLITS:
         raise UsageError(f"--split is {split!r}: give one of {', '.join(_SPLITS)}.")
     from probecascade.cli.tables import backtest_record, backtest_text, print_json
-    from probecascade.evaluation import Resampling, backtest_run
+    from probecascade.evaluation import Resampling, backtest_run, modes_of_aborts
     from probecascade.policies import Cascade
     from probecascade.store import Run
 
     loaded, stored = Cascade.load(cascade), Run.open(run)
     part: Any = split
     result = backtest_run(loaded, stored, part, force=force, billing=billing, resampling=Resampling(seed=seed))
+    likely = modes_of_aborts(loaded, stored, split)
     if as_json:
-        shown = backtest_record(result, loaded)
+        shown = backtest_record(result, loaded) | ({"aborts_by_likely_mode": likely} if likely else {})
         print_json({"cascade": str(cascade), "run": str(run), "split": split, **shown})
         return
     total = result.doomed + result.successes
@@ -56,5 +57,8 @@ def evaluate(
     )
     typer.echo("")
     typer.echo(backtest_text(result, loaded))
+    for mode, truth in sorted(likely.items()):
+        counted = ", ".join(f"{count} {name}" for name, count in sorted(truth.items(), key=lambda item: -item[1]))
+        typer.echo(f"{f'aborted as {mode}':<26} {sum(truth.values())} (by the rules: {counted})")
     if split in ("fit", "calibrate"):
         typer.echo(f"the {split} episodes shaped this cascade, so these numbers flatter it")

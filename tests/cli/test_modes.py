@@ -1,0 +1,145 @@
+"""`modes`, `triggers`, and what `fit` and `eval` make of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from doubtful_runs import make_doubtful_run
+from made_runs import make_run
+
+from probecascade import cli
+from probecascade.policies import Cascade
+from probecascade.store import Run
+
+FIT = ["--keep", "0.9", "--gates", "action:1,part:1", "--layers", "4"]
+
+
+@pytest.fixture(scope="module")
+def doubtful(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_doubtful_run(tmp_path_factory.mktemp("doubtful") / "run").path
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str], code: int = 2) -> str:
+    assert cli.main(arguments) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("probecascade: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_modes_are_counted(doubtful: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["modes", str(doubtful), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    counts = {row["mode"]: row["count"] for row in record["modes"]}
+    assert set(counts) == {"loop", "wrong_answer"}
+    assert sum(counts.values()) == record["failures"] == int(Run.open(doubtful).episodes.failed.sum())
+    assert sum(row["share"]["value"] for row in record["modes"]) == pytest.approx(1)
+    assert cli.main(["modes", str(doubtful)]) == 0
+    out = capsys.readouterr().out
+    assert f"{record['failures']} failures of 240 labelled episodes" in out
+    assert f"loop: {record['modes'][[*counts].index('loop')]['examples'][0]}" in out
+
+
+def test_the_file_can_be_corrected_and_given_back(
+    doubtful: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "modes.csv"
+    assert cli.main(["modes", str(doubtful), "--csv", str(file), "--json"]) == 0
+    before = json.loads(capsys.readouterr().out)
+    assert cli.main(["modes", str(doubtful), "--labels", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["modes"] == before["modes"]
+    written = file.read_text(encoding="utf-8")
+    file.write_text(written.replace(",loop,", ",stuck,", 1), encoding="utf-8")
+    err = refused(["modes", str(doubtful), "--labels", str(file)], capsys)
+    assert "gives the mode 'stuck'" in err
+    assert cli.main(["modes", str(doubtful), "--labels", str(file), "--allow-new", "--json"]) == 0
+    changed = {row["mode"]: row["count"] for row in json.loads(capsys.readouterr().out)["modes"]}
+    assert changed["stuck"] == 1
+
+
+def test_what_cannot_be_counted_is_refused(doubtful: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    there = tmp_path / "there.csv"
+    there.write_text("kept", encoding="utf-8")
+    assert "exists already" in refused(["modes", str(doubtful), "--csv", str(there)], capsys)
+    assert there.read_text(encoding="utf-8") == "kept"
+    assert "--allow-new is about" in refused(["modes", str(doubtful), "--allow-new"], capsys)
+    assert "'nowhere.csv'" in refused(["modes", str(doubtful), "--labels", "nowhere.csv"], capsys)
+    winners = make_run(tmp_path / "winners", groups=3, failed=False)
+    assert "no labelled episode" in refused(["modes", str(winners.path)], capsys, code=1)
+
+
+def test_fit_with_a_trigger_and_modes(doubtful: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "c"
+    command = ["fit", str(doubtful), *FIT, "--trigger", "entropy_mean:0.5", "--modes", "rules", "-o", str(output)]
+    assert cli.main(command) == 0
+    out = capsys.readouterr().out
+    assert "a gate looks, and can fire, only where: action:1 entropy_mean >= " in out
+    assert "which failure mode, given that the episode fails" in out
+    cascade = Cascade.load(output)
+    assert all(gate.trigger is not None and gate.modes is not None for gate in cascade.gates)
+    assert set(cascade.provenance["modes"]) == {"action:1", "part:1"}
+    assert cli.main(["eval", str(output), str(doubtful), "--json"]) == 0
+    judged = json.loads(capsys.readouterr().out)
+    assert set(judged["aborts_by_likely_mode"]) <= {"loop", "wrong_answer"}
+    assert sum(sum(truth.values()) for truth in judged["aborts_by_likely_mode"].values()) == (
+        judged["caught"]["count"] + judged["successes"] - judged["kept"]["count"]
+    )
+    assert cli.main(["eval", str(output), str(doubtful)]) == 0
+    assert "aborted as loop" in capsys.readouterr().out
+
+
+def test_fit_in_json_and_by_file(doubtful: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "modes.jsonl"
+    first = Run.open(doubtful).episodes.episode_id[Run.open(doubtful).episodes.failed][0]
+    file.write_text(json.dumps({"episode_id": first, "mode": "stuck"}), encoding="utf-8")
+    command = ["fit", str(doubtful), *FIT, "--modes", str(file), "--json"]
+    err = refused([*command, "-o", str(tmp_path / "no")], capsys)
+    assert "--allow-new" in err
+    assert not (tmp_path / "no").exists()
+    assert cli.main([*command, "--allow-new", "-o", str(tmp_path / "c")]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert set(record["modes"]["action:1"]["modes"]) == {"loop", "wrong_answer"}
+    assert record["gates"][0]["trigger"] is None
+    plain = ["fit", str(doubtful), *FIT, "--json", "-o", str(tmp_path / "plain")]
+    assert cli.main(plain) == 0
+    assert json.loads(capsys.readouterr().out)["modes"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--trigger", "entropy_mean"], "the trigger is 'entropy_mean'"),
+        (["--trigger", "entropy_mean:1"], "the share 1"),
+        (["--modes", "rule"], "--modes is 'rule', which is no file"),
+        (["--modes", "rules", "--allow-new"], "--allow-new is about"),
+    ],
+)
+def test_options_that_cannot_be_right_are_refused_before_anything_is_fitted(
+    doubtful: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    says: str,
+) -> None:
+    monkeypatch.setattr("probecascade.policies.fit_cascade", None)
+    assert says in refused(["fit", str(doubtful), *FIT, *options, "-o", str(tmp_path / "c")], capsys)
+    assert not (tmp_path / "c").exists()
+
+
+def test_triggers_are_compared(doubtful: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["triggers", str(doubtful), *FIT, "--shares", "1/2"]
+    assert cli.main([*command, "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert [row["share"] for row in record["rows"]] == [1, 0.5]
+    assert record["rows"][1]["looked"]["value"] < 1
+    assert cli.main(command) == 0
+    out = capsys.readouterr().out
+    assert "difference from gates that always look" in out
+    assert "action:1 entropy_mean >= " in out
+    assert "--shares is 'half'" in refused(["triggers", str(doubtful), "--keep", "0.9", "--shares", "half"], capsys)
+    assert "give above or below" in refused(["triggers", str(doubtful), "--keep", "0.9", "--side", "up"], capsys)
+    assert "neither recall targets nor a keep target" in refused(["triggers", str(doubtful)], capsys)
