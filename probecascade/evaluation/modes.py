@@ -46,7 +46,7 @@ LOOP_TURNS = 4
 
 NO_ANSWER = frozenset(
     {
-        *("", "unknown", "none", "n/a", "na", "unsure", "not sure", "not found", "not available", "no answer"),
+        *("unknown", "none", "n/a", "na", "unsure", "not sure", "not found", "not available", "no answer"),
         *("i don't know", "i do not know", "don't know", "do not know", "no information", "cannot answer"),
         *("can't answer", "cannot be determined", "i cannot answer", "i give up", "give up"),
     }
@@ -110,7 +110,7 @@ def _loops(turns: Sequence[Step]) -> bool:
 
 
 def _says_none(answer: str) -> bool:
-    return normalise(answer).strip(" .!?\"'") in NO_ANSWER
+    return normalise(answer).replace("’", "'").strip(" .!?\"'") in NO_ANSWER
 
 
 def failure_modes(run: Run) -> NDArray[np.object_]:

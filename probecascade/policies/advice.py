@@ -7,7 +7,7 @@ from collections.abc import Mapping
 ADVICE: Mapping[str, str] = {
     "loop": "repeats an action already tried; let it see its past actions or cap repeats",
     "invalid_action": "writes turns that hold no usable action; show the format again or constrain decoding to it",
-    "tool_error": "its tool fails or finds nothing; retry the tool or offer it what is similar",
+    "tool_error": "its tool fails or finds nothing; retry the tool, or have it take a similar title",
     "wrong_answer": "answers wrongly; have it check the answer against what it read",
     "gave_up": "says that it does not know; ask for another search before it may finish",
     "out_of_budget": "spends its budget before it answers; raise the limit or ask for the answer earlier",

@@ -56,9 +56,10 @@ def lost(*turns: Turn, outcome: Outcome = "failure", doomed: int | None = None, 
         (lost(READ, MUTE, END, MUTE), "invalid_action"),  # half of them are enough
         (lost(READ, READ, READ, MUTE, MUTE, MUTE, outcome="truncated"), "invalid_action"),  # goes before a loop
         (lost(("look", "Rome", "invalid"), ("look", "Rome", "invalid"), outcome="truncated"), "invalid_action"),
-        (lost(READ, MISSED, ("finish", "I don't know.", "finish")), "gave_up"),
+        (lost(READ, MISSED, ("finish", "I don’t know.", "finish")), "gave_up"),
         (lost(READ, ("finish", "UNKNOWN", "finish")), "gave_up"),
         (lost(READ, ("finish", "Unknownia", "finish")), "wrong_answer"),
+        (lost(READ, MISSED, ("finish", "...", "finish")), "tool_error"),  # it copied the format, and admits nothing
         (lost(READ, ("search", "Oslo", "content"), outcome="truncated"), "out_of_budget"),
         (lost(READ, MUTE, outcome="truncated", cut=True), "out_of_budget"),  # the budget cut its last turn short
         (lost(MISSED, outcome="truncated"), "tool_error"),
