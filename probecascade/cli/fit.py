@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from probecascade.cli.fit_extras import Extras
+from probecascade.cli.fit_probe import ProbeOptions
+from probecascade.cli.fit_text import HeldOut, fit_record, tell_fit
 from probecascade.cli.options import parse_layers, parse_shares, split_names
 from probecascade.cli.recipes import CalibrateRecipe, read_calibrate
 from probecascade.errors import CascadeError, DataError, NothingToDoError, UsageError
 
 if TYPE_CHECKING:
-    from probecascade.evaluation import Backtest
-    from probecascade.policies import Cascade, FitResult
+    from probecascade.policies import Cascade, FitResult, ProbeSettings
     from probecascade.probes import Interval
     from probecascade.store import Run
 
@@ -46,6 +48,36 @@ def fit(
     uses: Annotated[
         str, typer.Option(help="What the probes read: states, or signals (the surface baseline).")
     ] = "states",
+    probe: Annotated[
+        str | None,
+        typer.Option(
+            help="Kind of probe: logistic (default), elastic-net, mass-mean, mass-mean-whitened, lda, mlp, "
+            "sequence-mean or sequence-attention (which look back over earlier checkpoints of the gate's kind)."
+        ),
+    ] = None,
+    calibrated: Annotated[
+        str | None, typer.Option(help="Calibrate the probes' scores on held-out groups: platt or isotonic.")
+    ] = None,
+    class_weight: Annotated[
+        str | None, typer.Option(help="balanced: failures and successes weigh the same, however many there are.")
+    ] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option(help="What is done to states first, in order: standardise, centre, layernorm, pca:64, ..."),
+    ] = None,
+    last_layers: Annotated[
+        str | None, typer.Option(help="Read the last so many layers instead of one: 3 (side by side), or 3:average.")
+    ] = None,
+    fuse: Annotated[
+        str | None, typer.Option(help="What the probes read besides: signals,text,checks, or some of them.")
+    ] = None,
+    fusion: Annotated[
+        str | None,
+        typer.Option(help="How: early (default), all in one regression; or late, one probe for each and one on top."),
+    ] = None,
+    survivors: Annotated[
+        bool, typer.Option("--survivors", help="Fit each gate's probe on the episodes that earlier gates let through.")
+    ] = False,
     method: Annotated[
         str | None,
         typer.Option(help="How thresholds are set: certified (default), empirical, paper, uniform, single, maxrank."),
@@ -57,6 +89,17 @@ def fit(
     billing: Annotated[
         str | None, typer.Option(help="What gates are weighed by: tokens (default), or api: the prompt at every call.")
     ] = None,
+    trigger: Annotated[
+        str | None,
+        typer.Option(help="Look only at this share of each gate's moments: entropy_mean:0.5, logprob_min:0.5."),
+    ] = None,
+    modes: Annotated[
+        str | None,
+        typer.Option(help="Aborts say how the episode likely fails: rules, or a file (see `probecascade modes`)."),
+    ] = None,
+    allow_new: Annotated[
+        bool, typer.Option("--allow-new", help="Let the file of --modes bring modes of its own names.")
+    ] = False,
     recipe: Annotated[
         Path | None, typer.Option(help="A recipe of calibrate/; options given here go before its values.")
     ] = None,
@@ -89,11 +132,18 @@ def fit(
       probecascade fit runs/atlas --recall 0.5,0.7 --keep 0.9 --gates auto -o cascades/both
 
       probecascade fit runs/atlas --keep 0.95 --uses signals -o cascades/surface
+
+      probecascade fit runs/atlas --keep 0.95 --fuse signals,text --survivors -o cascades/fused
+
+      probecascade fit runs/atlas --keep 0.95 --probe sequence-mean --steps pca:64 -o cascades/looking-back
+
+      probecascade fit runs/atlas --keep 0.95 --trigger entropy_mean:0.5 --modes rules -o cascades/in-doubt
     """
     from probecascade.store import Run
 
     given = read_calibrate(recipe) if recipe else None
-    settings = _settings(given, recall, keep, gates, gate_answers, layers, uses)
+    kinds = ProbeOptions(probe, calibrated, class_weight, steps, last_layers, fuse, fusion)
+    settings = _settings(given, recall, keep, gates, gate_answers, layers, uses, kinds, survivors)
     if given:
         own = _set(method=given.targets.method, confidence=given.targets.confidence, unit=given.targets.unit)
         settings = replace(settings, **own, max_gates=given.gates.max_gates)
@@ -103,17 +153,18 @@ def fit(
     if output.exists() and not overwrite:
         raise CascadeError(f"{str(output)!r} exists already: choose another folder, or add --overwrite.")
     stored = Run.open(run)
-    result = _fit(stored, settings, split_seed, parse_shares(shares), seed)
+    extras = Extras.of(stored, trigger, modes, allow_new)
+    result = extras.add_to(_fit(stored, settings, split_seed, parse_shares(shares), seed), stored, seed)
     held_out, notes = judge_held_out(result.cascade, stored)
     cascade = result.cascade.with_held_out(held_out.record if held_out else {})
     cascade.save(output, overwrite=overwrite)
-    record = _record(output, stored, result, cascade, notes)
+    record = fit_record(output, stored, result, cascade, notes)
     if as_json:
         from probecascade.cli.tables import print_json
 
         print_json(record)
     else:
-        _tell(record, result, held_out, run)
+        tell_fit(record, result, held_out, run)
     calibration = result.calibration
     fulfilled = calibration.certified if calibration.certificates else result.reached
     return NOT_REACHED if strict and not fulfilled else None
@@ -130,7 +181,8 @@ class _Settings:
     gates: tuple[str, ...] | None
     gate_answers: bool
     layers: tuple[int, ...] | None
-    uses: Literal["states", "signals"]
+    probe: ProbeSettings
+    survivors: bool
     recipe: CalibrateRecipe | None
     method: str = "certified"
     confidence: float = 0.95
@@ -147,6 +199,8 @@ def _settings(
     gate_answers: bool,
     layers: str | None,
     uses: str,
+    kinds: ProbeOptions,
+    survivors: bool,
 ) -> _Settings:
     """Options before the recipe: a target given here replaces those of the recipe altogether."""
     if uses not in ("states", "signals"):
@@ -163,7 +217,8 @@ def _settings(
         gates=split_names(gates) if gates is not None or not recipe else recipe.gates.names,
         gate_answers=gate_answers or bool(recipe and recipe.gates.answers),
         layers=parse_layers(layers) if layers is not None or not recipe else recipe.probe.layers,
-        uses="signals" if uses == "signals" else "states",
+        probe=kinds.settings(recipe, uses),
+        survivors=survivors or bool(recipe and recipe.probe.survivors),
         recipe=recipe,
     )
 
@@ -172,12 +227,10 @@ def _fit(
     run: Run, settings: _Settings, split_seed: int | None, shares: tuple[int, int, int] | None, seed: int
 ) -> FitResult:
     from probecascade.policies import fit_cascade
-    from probecascade.probes import LogisticFitter
 
     recipe, default = settings.recipe, run.header.get("split", {})
     if recipe:
         default = {"seed": recipe.split.seed, "shares": recipe.split.shares}
-    strengths = recipe.probe.strengths if recipe else None
     return fit_cascade(
         run,
         recalls=settings.recalls,
@@ -189,25 +242,16 @@ def _fit(
         unit=settings.unit,
         billing=settings.billing,
         layers=settings.layers,
-        uses=settings.uses,
         gate_answers=settings.gate_answers,
-        fitter=LogisticFitter(strengths=strengths, seed=seed) if strengths else None,
+        probe=settings.probe,
+        survivors=settings.survivors,
         split_seed=default.get("seed", 0) if split_seed is None else split_seed,
         shares=shares or tuple(default.get("shares", (50, 25, 25))),
         seed=seed,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _HeldOut:
-    """The cascade on the test episodes, which shaped nothing of it."""
-
-    result: Backtest
-    auroc: dict[str, Interval | None]
-    record: dict[str, Any]
-
-
-def judge_held_out(cascade: Cascade, run: Run) -> tuple[_HeldOut | None, list[str]]:
+def judge_held_out(cascade: Cascade, run: Run) -> tuple[HeldOut | None, list[str]]:
     """A new cascade on the test split, which shaped nothing, and notes on what could not be judged there."""
     from probecascade.cli.tables import backtest_record, interval_record
     from probecascade.evaluation import backtest_run
@@ -221,7 +265,7 @@ def judge_held_out(cascade: Cascade, run: Run) -> tuple[_HeldOut | None, list[st
         "split": "test",
         "auroc": {name: None if found is None else interval_record(found) for name, found in auroc.items()},
     }
-    return _HeldOut(result, auroc, record), []
+    return HeldOut(result, auroc, record), []
 
 
 def held_out_auroc(cascade: Cascade, run: Run) -> dict[str, Interval | None]:
@@ -244,79 +288,3 @@ def held_out_auroc(cascade: Cascade, run: Run) -> dict[str, Interval | None]:
         except DataError:
             found[gate.checkpoint] = None
     return found
-
-
-def _record(output: Path, run: Run, result: FitResult, cascade: Cascade, notes: list[str]) -> dict[str, Any]:
-    counted = result.cascade.provenance["episodes"]
-    test = cascade.held_out.get("episodes", 0)
-    return {
-        "cascade": str(output),
-        "run": str(run.path),
-        "split": {**cascade.provenance["split"], "episodes": {**counted, "test": test}},
-        "prediction": result.prediction,
-        "promise": cascade.promise,
-        "calibration": dict(cascade.calibration),
-        "reached": result.reached,
-        "gates": [
-            {
-                "checkpoint": row.gate.checkpoint,
-                "layer": row.gate.layer,
-                "auroc": row.auroc,
-                "auroc_by_layer": dict(row.layers),
-                "strength": row.strength,
-                "folds": row.folds,
-                "fit_doomed": row.fit_doomed,
-                "fit_successes": row.fit_successes,
-                "threshold": row.gate.threshold,
-                "target": row.gate.target,
-                "reached": row.gate.reached,
-                "counts": dict(row.gate.counts),
-            }
-            for row in result.table
-        ],
-        "held_out": dict(cascade.held_out),
-        "warnings": [*result.warnings, *notes],
-    }
-
-
-def _tell(record: dict[str, Any], result: FitResult, held_out: _HeldOut | None, run: Path) -> None:
-    from probecascade.cli.tables import auroc_text, share_text, table, threshold_text
-
-    counted = record["split"]["episodes"]
-    typer.echo(f"labelled episodes: {counted['fit']} fit, {counted['calibrate']} calibrate, {counted['test']} test")
-    for warning in record["warnings"]:
-        typer.echo(f"note: {warning}")
-    if result.prediction:
-        typer.echo(result.prediction)
-    typer.echo("")
-    rows = []
-    for row in result.table:
-        gate, counts = row.gate, row.gate.counts
-        rows.append(
-            [
-                gate.checkpoint,
-                "signals" if gate.layer is None else str(gate.layer),
-                f"{row.auroc:.3f} n={row.fit_doomed + row.fit_successes}",
-                auroc_text(held_out.auroc[gate.checkpoint]) if held_out else "–",
-                threshold_text(gate.threshold),
-                gate.target or "–",
-                "yes" if gate.reached else "no",
-                f"{counts['alive_doomed']} + {counts['alive_successes']}",
-                f"{counts['fired_doomed']} + {counts['fired_successes']}",
-                f"{counts['caught']}/{counts['doomed']}",
-                f"{counts['kept']}/{counts['successes']}",
-            ]
-        )
-    titles = ["gate", "layer", "AUROC fit (cv)", "AUROC test", "threshold", "target", "reached"]
-    typer.echo(table([*titles, "alive (f + s)", "aborted (f + s)", "caught so far", "kept so far"], rows))
-    typer.echo("f: failures, s: successes; counted on the calibration episodes, which set the thresholds")
-    typer.echo("")
-    typer.echo(record["promise"])
-    if held_out:
-        tokens = held_out.result.saved["tokens"].share
-        typer.echo(
-            f"On the test episodes, which shaped nothing: failures caught {share_text(held_out.result.caught)}, "
-            f"successes kept {share_text(held_out.result.kept)}, tokens saved {share_text(tokens)}."
-        )
-    typer.echo(f"written to {record['cascade']}")
-    typer.echo(f"next: probecascade eval {record['cascade']} {run} --split test")

@@ -57,7 +57,7 @@ def inspect(
 
 
 def _cascade(path: Path, as_json: bool) -> None:
-    from probecascade.cli.tables import print_json, table, threshold_text
+    from probecascade.cli.tables import print_json, seen_text, table, threshold_text
     from probecascade.policies import Cascade
 
     cascade = Cascade.load(path)
@@ -78,10 +78,11 @@ def _cascade(path: Path, as_json: bool) -> None:
     typer.echo(f"cascade for {model.get('model', 'an unknown model')} in {model.get('dtype', 'an unknown dtype')}")
     rows = []
     for gate in cascade.gates:
-        layer = "signals" if gate.layer is None else str(gate.layer)
         target = gate.target or "–"
-        rows.append([gate.checkpoint, layer, threshold_text(gate.threshold), target, "yes" if gate.reached else "no"])
-    typer.echo(table(["gate", "layer", "threshold", "target", "reached"], rows))
+        rows.append(
+            [gate.checkpoint, seen_text(gate), threshold_text(gate.threshold), target, "yes" if gate.reached else "no"]
+        )
+    typer.echo(table(["gate", "sees", "threshold", "target", "reached"], rows))
     typer.echo(cascade.promise)
     if cascade.held_out:
         for key, words in (("caught", "failures caught"), ("kept", "successes kept")):
@@ -198,8 +199,12 @@ def _signals_table(episode: Episode) -> str:
     from probecascade.cli.tables import table
     from probecascade.episode import SIGNALS
 
-    rows = [[point.name, *(f"{value:.4g}" for value in point.signals)] for point in episode.checkpoints]
-    return table(["checkpoint", *SIGNALS], rows)
+    checks = sorted({name for point in episode.checkpoints for name in point.checks})
+    rows = []
+    for point in episode.checkpoints:
+        told = [f"{point.checks[name]:.4g}" if name in point.checks else "–" for name in checks]
+        rows.append([point.name, *(f"{value:.4g}" for value in point.signals), *told])
+    return table(["checkpoint", *SIGNALS, *checks], rows)
 
 
 def _episode_record(
@@ -225,7 +230,7 @@ def _episode_record(
         "steps": [dataclasses.asdict(step) for step in episode.steps],
         "checkpoints": [
             {"name": point.name, "round": point.round, "position": point.position, "final": point.final}
-            | {"signals": dict(zip(SIGNALS, point.signals, strict=True))}
+            | {"signals": dict(zip(SIGNALS, point.signals, strict=True)), "checks": dict(point.checks)}
             for point in episode.checkpoints
         ],
     }

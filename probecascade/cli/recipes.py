@@ -177,10 +177,23 @@ class SplitSection:
 
 @dataclass(frozen=True, slots=True)
 class ProbeSection:
-    """`[probe]`: layers to choose from (None: all of the run), strengths C to try (None: the usual ones)."""
+    """`[probe]`: layers to choose from (None: all of the run), strengths C to try (None: the usual ones).
+
+    `kind` to `fusion` are those of `policies.ProbeSettings`; with `survivors` each gate's probe is fitted on the
+    episodes that earlier gates let through.
+    """
 
     layers: tuple[int, ...] | None = None
     strengths: tuple[Annotated[float, Between(0, above=True)], ...] | None = None
+    kind: str = "logistic"
+    calibrated: Literal["platt", "isotonic"] | None = None
+    class_weight: Literal["balanced"] | None = None
+    steps: tuple[str, ...] = ()
+    last_layers: Count = 1
+    pooled: Literal["concat", "average"] = "concat"
+    fuse: tuple[Literal["signals", "text", "checks"], ...] = ()
+    fusion: Literal["early", "late"] = "early"
+    survivors: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from typing import Any
 import typer
 
 from probecascade.evaluation import Backtest, PolicyOutcome
-from probecascade.policies import Cascade
-from probecascade.probes import Interval
+from probecascade.policies import Cascade, Gate
+from probecascade.probes import Interval, signals_read
 
 SHARES = ("success", "caught", "kept", "tokens_saved", "calls_saved", "seconds_saved")
 _TITLES = ("success", "failures caught", "successes kept", "tokens saved", "calls saved", "seconds saved")
@@ -61,6 +61,15 @@ def auroc_text(interval: Interval | None) -> str:
 def threshold_text(threshold: float) -> str:
     """The threshold, or `off` for a gate that never fires."""
     return f"{threshold:.4f}" if math.isfinite(threshold) else "off"
+
+
+def seen_text(gate: Gate) -> str:
+    """What a gate's probe looks at, in few letters: `20`, `29+30`, `20, 2 earlier`, `20 + text`, or `signals`."""
+    own = sorted({layer for name, layer in gate.taps if name == gate.checkpoint})
+    earlier = len({name for name, _ in gate.taps}) - 1
+    states = "+".join(map(str, own)) + (f", {earlier} earlier" if earlier > 0 else "")
+    more = ("signals",) if signals_read(gate.probe, gate.layer) else ()
+    return " + ".join([*([states] if own else []), *more, *sorted(gate.reads & {"text", "checks"})])
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -149,7 +158,7 @@ def backtest_text(result: Backtest, cascade: Cascade) -> str:
         rows.append(
             [
                 gate.checkpoint,
-                "signals" if gate.layer is None else str(gate.layer),
+                seen_text(gate),
                 threshold_text(gate.threshold),
                 f"{seen.alive_doomed} + {seen.alive_successes}",
                 f"{seen.fired_doomed} + {seen.fired_successes}",
@@ -157,7 +166,7 @@ def backtest_text(result: Backtest, cascade: Cascade) -> str:
                 f"{seen.kept}/{result.successes}",
             ]
         )
-    titles = ["gate", "layer", "threshold", "alive (f + s)", "aborted (f + s)", "caught so far", "kept so far"]
+    titles = ["gate", "sees", "threshold", "alive (f + s)", "aborted (f + s)", "caught so far", "kept so far"]
     lines = [
         table(titles, rows),
         "f: failures, s: successes",

@@ -104,7 +104,7 @@ class Hook:
         self.options = options
         self.faults = 0
         self.end_ids = _end_ids(recorder.model, tokenizer)
-        self._reads = {gate.checkpoint: gate.reads for gate in gates}
+        self._reads: dict[str, frozenset[str]] = {gate.checkpoint: gate.reads for gate in gates}
         self._taps = {gate.checkpoint: tuple(name for name, _ in gate.taps) for gate in gates}
         tapped = {name for gate in gates for name in (gate.checkpoint, *self._taps[gate.checkpoint])}
         self.reads_thoughts = any(name.startswith("thought:") for name in tapped)

@@ -1,14 +1,20 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from short_episodes import AGAIN, FINISH, KINDS, NOTHING, PAGE, RIGHT, SEARCH, play
 
 from probecascade.agents.transcript import text_at
-from probecascade.episode import CONTINUE, Decision, Moment, Observation, Task
+from probecascade.episode import CONTINUE, Action, Decision, Foresight, Moment, Observation, Task
 from probecascade.evaluation import replay_policy
+from probecascade.policies import Cascade, Gate, score_run
 from probecascade.store import Run, RunWriter
+from probecascade.testing import ScriptedEnvironment
 
 QUESTION = Observation("Who is Ada's mother?", "next_part")
 INVALID = Observation("Invalid action. Write one.", "invalid")
@@ -58,3 +64,52 @@ def test_the_same_text_live_stored_and_replayed(tmp_path: Path) -> None:
     again = Reader()
     replay_policy(again, played.recording, layers=layers)
     assert again.texts == reader.texts
+
+
+class Checked(ScriptedEnvironment):
+    """Tells how long the argument is."""
+
+    def foresee(self, action: Action) -> Foresight:
+        return replace(super().foresee(action), checks={"length": float(len(action.argument))})
+
+
+class Weighing:
+    """Reads all that it is shown; missing blocks and checks count as zeros."""
+
+    reads = frozenset({"states", "signals", "text", "checks"})
+
+    def score(
+        self,
+        states: NDArray[Any],
+        signals: NDArray[Any] | None = None,
+        *,
+        texts: Sequence[str],
+        checks: Mapping[str, NDArray[np.float64]],
+    ) -> NDArray[np.float64]:
+        assert signals is not None
+        found = []
+        for row, text in enumerate(texts):
+            letters = sum((k + 1) * ord(letter) for k, letter in enumerate(text)) % 997 / 997
+            length = float(np.nan_to_num(checks["length"][row])) if "length" in checks else 0.0
+            numbers = [*np.nan_to_num(states[row].astype(np.float64)), *signals[row].astype(np.float64)]
+            found.append(letters + length / 10 + sum(np.tanh(numbers).tolist()))
+        return 1 / (1 + np.exp(-np.array(found) / 10))
+
+
+def test_a_gate_scores_in_the_loop_what_it_scores_from_the_run(tmp_path: Path) -> None:
+    layers, taps = (0, 1), (("prompt", 1), ("action:1", 0), ("observation:1", 1))
+    names = ("thought:2", "action:2", "part:1", "observation:2", "action:3")
+    cascade = Cascade([Gate(name, None, Weighing(), 1.0, taps=(*taps, (name, 0), (name, 1))) for name in names])
+    assert tuple(cascade.layers) == layers
+    environment = Checked([PAGE, NOTHING, NOTHING, RIGHT])
+    played = play([SEARCH, AGAIN, SEARCH, FINISH], policy=cascade, environment=environment, store_dtype="float16")
+    model = played.model
+    options = {"layers": model.layers, "d_model": model.d_model, "dtype": "float16"}
+    with RunWriter(tmp_path / "run", {}, **options) as writer:
+        writer.add(played.recording)
+    run = Run.open(tmp_path / "run")
+    live = run.episode(0).attributes["scores"]
+    stored = dict(zip(names, score_run(run, cascade.gates).scores[0].tolist(), strict=True))
+    assert set(live) == {"thought:2", "action:2", "observation:2", "action:3"}
+    assert live == {name: stored[name] for name in live}
+    assert len(set(live.values())) == len(live)
