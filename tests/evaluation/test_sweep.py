@@ -316,12 +316,12 @@ def test_too_few_episodes_are_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("probe", ["logistic", "mass-mean"])
-def test_noise_is_hardly_ever_called_a_signal(probe: str) -> None:
+@pytest.mark.parametrize(("probe", "names"), [("logistic", ("prompt", "action:1")), ("mass-mean", ("action:1",))])
+def test_noise_is_hardly_ever_called_a_signal(probe: str, names: tuple[str, ...]) -> None:
     """Over 200 runs of pure noise at most 5 % may have any claim of better than chance, within binomial slack."""
     claims = naive = 0
     for seed in range(200):
-        rng, failed, states = noise(100, 1000 + seed, d=4)
+        rng, failed, states = noise(100, 1000 + seed, names=names, d=4)
         groups = np.array([f"task-{i:02d}" for i in rng.integers(60, size=100)])
         run: Any = SimulatedRun(failed, groups, states)
         result = sweep_run(run, probes=(probe,), baselines=(), resampling=FEW)
