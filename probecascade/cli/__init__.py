@@ -20,6 +20,7 @@ from probecascade.cli.inspect import inspect
 from probecascade.cli.modes import modes
 from probecascade.cli.quickstart import quickstart
 from probecascade.cli.recalibrate import recalibrate
+from probecascade.cli.report import report
 from probecascade.cli.reread import reread
 from probecascade.cli.run import run
 from probecascade.cli.steer import steer
@@ -74,6 +75,7 @@ app.command("steer")(steer)
 app.command("transfer")(transfer)
 app.command("adapt")(adapt)
 app.command("recalibrate")(recalibrate)
+app.command("report")(report)
 app.command("reread")(reread)
 app.command("modes")(modes)
 app.command("triggers")(triggers)

@@ -1,5 +1,6 @@
-"""What a calibration looks like: shares by gate with intervals, and figures (matplotlib, the extra `plot`)."""
+"""What a run and a calibration look like: figures (matplotlib, the extra `plot`), and one page that holds them all."""
 
+from probecascade.report.compose import Material
 from probecascade.report.figures import (
     caught_by_gate,
     check_figures,
@@ -7,12 +8,24 @@ from probecascade.report.figures import (
     saved_against_kept,
     score_histograms,
 )
+from probecascade.report.held_out import Judged
+from probecascade.report.page import Chapter, Page, Table
+from probecascade.report.pictures import Picture, check_exports, export, new_figure
 from probecascade.report.shares import GateShares, shares_by_gate
 
 __all__ = [
+    "Chapter",
     "GateShares",
+    "Judged",
+    "Material",
+    "Page",
+    "Picture",
+    "Table",
     "caught_by_gate",
+    "check_exports",
     "check_figures",
+    "export",
+    "new_figure",
     "save_figures",
     "saved_against_kept",
     "score_histograms",

@@ -10,21 +10,25 @@ import contextlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from probecascade.errors import DataError, UsageError
 from probecascade.intervals import DEFAULT, Interval, Resampling, ratio_interval
+from probecascade.report.pictures import DOOMED, SUCCESS, TARGET, new_figure
 from probecascade.report.shares import shares_by_gate
 from probecascade.thresholds import Backtest, Calibration, GateScores
 from probecascade.thresholds.calibration import judge
 from probecascade.thresholds.operating import Frontier, frontier
+from probecascade.thresholds.problem import Targets
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from probecascade.report.pictures import Row
 
 FloatArray = NDArray[np.float64]
 
@@ -32,14 +36,24 @@ IN_SAMPLE = "the calibration episodes, which set the thresholds"
 FIGURES = ("caught-by-gate", "scores", "saved-against-kept")
 FORMATS = ("png", "svg", "pdf")
 
-_DOOMED, _SUCCESS, _TARGET = "#D55E00", "#0072B2", "#000000"
 _BINS = 30  # at most; fewer episodes than its square get as many as the square root of theirs
 _TAIL = 0.5  # per cent of the scores at each end that are gathered in the outermost bins
 _COLUMNS = 3
 
 
+class Thresholds(Protocol):
+    """What is drawn of thresholds: the gates' names in order, (n_gates,) values, inf where off, and the targets."""
+
+    @property
+    def gates(self) -> tuple[str, ...]: ...
+    @property
+    def thresholds(self) -> FloatArray: ...
+    @property
+    def targets(self) -> Targets: ...
+
+
 def caught_by_gate(
-    calibration: Calibration,
+    calibration: Thresholds,
     data: GateScores,
     result: Backtest,
     *,
@@ -53,12 +67,12 @@ def caught_by_gate(
     `resampling`, over groups. UsageError where matplotlib is missing.
     """
     shares = shares_by_gate(data, result, groups, resampling=resampling)
-    figure = _figure(1.4 * len(shares) + 4.6, 5.2)
+    figure = new_figure(1.4 * len(shares) + 4.6, 5.2)
     axes = figure.subplots()
     places = np.arange(len(shares))
     series = (
-        ([s.caught for s in shares], _DOOMED, "o", "-", f"doomed caught (n = {result.doomed})", -0.06),
-        ([s.kept for s in shares], _SUCCESS, "s", "--", f"successes kept (n = {result.successes})", 0.06),
+        ([s.caught for s in shares], DOOMED, "o", "-", f"doomed caught (n = {result.doomed})", -0.06),
+        ([s.kept for s in shares], SUCCESS, "s", "--", f"successes kept (n = {result.successes})", 0.06),
     )
     for intervals, colour, mark, style, label, aside in series:
         axes.errorbar(
@@ -75,11 +89,11 @@ def caught_by_gate(
     if targets.catch:
         at, wanted = zip(*targets.catch, strict=True)
         axes.plot(
-            at, [100 * float(s) for s in wanted], linestyle="", marker="_", markersize=26, color=_TARGET,
+            at, [100 * float(s) for s in wanted], linestyle="", marker="_", markersize=26, color=TARGET,
             label="target: doomed caught by this gate",
         )  # fmt: skip
     if targets.keep is not None:
-        axes.axhline(100 * float(targets.keep), color=_TARGET, linestyle=":", label="target: successes kept")
+        axes.axhline(100 * float(targets.keep), color=TARGET, linestyle=":", label="target: successes kept")
     axes.set_xticks(places, [f"{name}\n(off)" if off else name for name, off in _named(calibration)])
     axes.set_xlim(-0.5, len(shares) - 0.5)
     axes.set_ylim(0, 103)
@@ -105,22 +119,16 @@ def saved_against_kept(
     path: of `operating.frontier` on `data`, the episodes that `result` is of; groups, total (n_episodes,): labels and
     tokens of whole episodes, as given to the back-test. The band and the bars are intervals over groups.
     """
-    after = np.where(np.isnan(data.scores), 0.0, data.cost_after)
-    spent = after.max(axis=1) if total is None else np.asarray(total, dtype=np.float64)
-    fired = path.first >= 0
-    saved = np.where(fired, after[np.arange(len(after)), path.first], 0.0)
-    labels = np.arange(len(after)) if groups is None else groups
-    shares = [ratio_interval(row, spent, labels, resampling) for row in saved]
-    kept = np.append(100 * (~fired & ~data.failed).sum(axis=1) / data.successes, 100.0)
-    value, low, high = (np.append([100 * getattr(s, end) for s in shares], 0.0) for end in ("value", "low", "high"))
+    rows = frontier_shares(path, data, groups=groups, total=total, resampling=resampling)
+    kept, value, low, high = (np.array([100 * row[key] for row in rows]) for key in ("kept", "saved", "low", "high"))
     level = f"{100 * resampling.confidence:g} %"
-    figure = _figure(6.4, 5.0)
+    figure = new_figure(6.4, 5.0)
     axes = figure.subplots()
-    axes.fill_between(kept, low, high, color=_SUCCESS, alpha=0.2, linewidth=0, label=f"{level} interval of the saving")
+    axes.fill_between(kept, low, high, color=SUCCESS, alpha=0.2, linewidth=0, label=f"{level} interval of the saving")
     axes.plot(
         kept,
         value,
-        color=_SUCCESS,
+        color=SUCCESS,
         marker=".",
         label=f"path shaped on other groups (n = {result.doomed} doomed, {result.successes} successes)",
     )
@@ -131,7 +139,7 @@ def saved_against_kept(
             [100 * chosen.value],
             xerr=_reach([result.kept]),
             yerr=_reach([chosen]),
-            color=_DOOMED,
+            color=DOOMED,
             marker="D",
             markersize=9,
             linestyle="",
@@ -148,7 +156,31 @@ def saved_against_kept(
     return figure
 
 
-def score_histograms(calibration: Calibration, data: GateScores, *, of: str = IN_SAMPLE) -> Figure:
+def frontier_shares(
+    path: Frontier,
+    data: GateScores,
+    *,
+    groups: Sequence[Any] | NDArray[Any] | None = None,
+    total: ArrayLike | None = None,
+    resampling: Resampling = DEFAULT,
+) -> list[Row]:
+    """Along the path, keep targets rising, never aborting last: shares of successes kept, of the doomed caught and of
+    tokens saved, the latter with an interval (`low`, `high`). Arguments as of `saved_against_kept`."""
+    after = np.where(np.isnan(data.scores), 0.0, data.cost_after)
+    spent = after.max(axis=1) if total is None else np.asarray(total, dtype=np.float64)
+    labels = np.arange(len(after)) if groups is None else groups
+    rows: list[Row] = []
+    for keep, first in zip(path.keeps, path.first, strict=True):
+        fired = first >= 0
+        share = ratio_interval(np.where(fired, after[np.arange(len(after)), first], 0.0), spent, labels, resampling)
+        kept = float((~fired & ~data.failed).sum() / data.successes)
+        caught = float((fired & data.failed).sum() / data.doomed)
+        ends = {"saved": share.value, "low": share.low, "high": share.high}
+        rows.append({"target": float(keep), "kept": kept, "caught": caught, **ends})
+    return [*rows, {"target": 1.0, "kept": 1.0, "caught": 0.0, "saved": 0.0, "low": 0.0, "high": 0.0}]
+
+
+def score_histograms(calibration: Thresholds, data: GateScores, *, of: str = IN_SAMPLE) -> Figure:
     """Scores of the doomed and of the successes that reached each gate, with its threshold, one panel per gate.
 
     Each class is shown as shares of its own scores. Half a per cent at either end lies in the outermost bins.
@@ -156,7 +188,7 @@ def score_histograms(calibration: Calibration, data: GateScores, *, of: str = IN
     n_gates = data.scores.shape[1]
     columns = min(n_gates, _COLUMNS)
     rows = math.ceil(n_gates / columns)
-    figure = _figure(4.4 * columns + 0.6, 3.4 * rows + 0.8)
+    figure = new_figure(4.4 * columns + 0.6, 3.4 * rows + 0.8)
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for gate, axes in enumerate(panels[:n_gates]):
         scores = data.scores[:, gate]
@@ -224,25 +256,15 @@ def check_figures(directory: str | Path, *, form: str = "png", overwrite: bool =
     taken = [str(path) for path in paths.values() if path.exists()]
     if taken and not overwrite:
         raise UsageError(f"{taken[0]!r} exists already: choose another folder, or ask for it to be overwritten.")
-    _figure(1, 1)
+    new_figure(1, 1)
     return paths
-
-
-def _figure(width: float, height: float) -> Figure:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UsageError(
-            'figures need matplotlib, which is not installed: pip install "probecascade[plot]".'
-        ) from error
-    return Figure(figsize=(width, height), dpi=120, layout="constrained")
 
 
 def _legend_below(figure: Figure) -> None:
     figure.legend(loc="outside lower center", fontsize="small", ncols=1)
 
 
-def _named(calibration: Calibration) -> list[tuple[str, bool]]:
+def _named(calibration: Thresholds) -> list[tuple[str, bool]]:
     return [(name, math.isinf(t)) for name, t in zip(calibration.gates, calibration.thresholds, strict=True)]
 
 
@@ -268,8 +290,8 @@ def _histogram(axes: Axes, doomed: FloatArray, successes: FloatArray, threshold:
     bins = min(_BINS, math.isqrt(together.size))
     edges = np.linspace(low, high, bins + 1) if high > low else np.linspace(low - 0.5, low + 0.5, 2)
     for scores, colour, style, name in (
-        (doomed, _DOOMED, "-", "doomed"),
-        (successes, _SUCCESS, "--", "successes"),
+        (doomed, DOOMED, "-", "doomed"),
+        (successes, SUCCESS, "--", "successes"),
     ):
         counts, _ = np.histogram(np.clip(scores, edges[0], edges[-1]), bins=edges)
         axes.stairs(
@@ -277,7 +299,7 @@ def _histogram(axes: Axes, doomed: FloatArray, successes: FloatArray, threshold:
             label=f"{name} (n = {len(scores)})",
         )  # fmt: skip
     if edges[0] <= threshold <= edges[-1]:
-        axes.axvline(threshold, color=_TARGET, linestyle=":", label=f"fires from {threshold:.4g}")
+        axes.axvline(threshold, color=TARGET, linestyle=":", label=f"fires from {threshold:.4g}")
     else:
         where = "off: never fires" if math.isinf(threshold) else f"fires from {threshold:.4g}, outside the panel"
         axes.plot([], [], " ", label=where)

@@ -1,0 +1,82 @@
+"""One self-contained page: the answer in words, the figures with their numbers, and an episode browser."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+from urllib.parse import quote
+
+from probecascade.report.browser import as_script
+from probecascade.report.pictures import Picture
+
+_LONG = 420  # characters from which a sentence is an enumeration that is folded away
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of text under titles; the first column names the row."""
+
+    title: str
+    titles: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """A heading with pictures and tables, in this order."""
+
+    title: str
+    pictures: Sequence[Picture] = ()
+    tables: Sequence[Table] = ()
+    text: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """All that the page says.
+
+    verdicts: the answer, most important first; cascade: what a cascade comes to, if there is one. facts: name and
+    value of what was looked at. episodes: of `browser.browser_record`. method: how the numbers were made.
+    """
+
+    title: str
+    facts: Sequence[tuple[str, str]]
+    verdicts: Sequence[str]
+    chapters: Sequence[Chapter]
+    episodes: Mapping[str, Any]
+    method: Sequence[str]
+    cascade: Sequence[str] = ()
+    notes: Sequence[str] = field(default=())
+
+    def html(self) -> str:
+        """The page. It asks nothing of the network; what stands in a transcript is shown and never run."""
+        import jinja2
+
+        assets = files("probecascade.report").joinpath("assets")
+        style, script, layout = (assets.joinpath(f"page.{kind}").read_text("utf-8") for kind in ("css", "js", "html"))
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
+                                         lstrip_blocks=True)  # fmt: skip
+        return environment.from_string(layout).render(
+            page=self,
+            long=[sentence for sentence in self.verdicts[1:] if len(sentence) > _LONG],
+            style=style,
+            script=script,
+            script_hash=f"'sha256-{digest}'",
+            episodes=as_script(self.episodes),
+            image=_image,
+            download=_download,
+        )
+
+
+def _image(picture: Picture) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(picture.drawn("svg")).decode()
+
+
+def _download(picture: Picture) -> str:
+    return "data:text/csv;charset=utf-8," + quote(picture.csv())

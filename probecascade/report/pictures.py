@@ -1,0 +1,94 @@
+"""A figure with everything that goes with it: words for those who cannot see it, and its numbers as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from probecascade.errors import UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Row = Mapping[str, Any]
+
+# Okabe and Ito, "Color Universal Design" (2008).
+DOOMED, SUCCESS, TARGET = "#D55E00", "#0072B2", "#000000"
+GREEN, ORANGE, PURPLE, SKY = "#009E73", "#E69F00", "#CC79A7", "#56B4E9"
+HEAT = "viridis"
+
+EXPORTS = ("png", "pdf", "csv")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Picture:
+    """One figure. `name`: stem of its files; `alt`: what it shows, with numbers; `caption`: how to read it.
+
+    rows: the numbers that are drawn, one mapping per line of the CSV file, all with the same keys.
+    """
+
+    name: str
+    title: str
+    alt: str
+    caption: str
+    figure: Figure
+    rows: Sequence[Row]
+
+    def drawn(self, form: str) -> bytes:
+        """The figure as a file of this form (svg, png, pdf), the same bytes every time."""
+        from matplotlib import rc_context
+
+        buffer = io.BytesIO()
+        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
+        with rc_context({"svg.hashsalt": self.name}):
+            self.figure.savefig(buffer, format=form, metadata=undated, dpi=200 if form == "png" else 120)
+        return buffer.getvalue()
+
+    def csv(self) -> str:
+        """The numbers as comma-separated values; empty where there is none."""
+        buffer = io.StringIO(newline="")
+        lines = csv.DictWriter(buffer, fieldnames=list(self.rows[0]) if self.rows else [], lineterminator="\n")
+        lines.writeheader()
+        lines.writerows({key: _cell(value) for key, value in row.items()} for row in self.rows)
+        return buffer.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else value
+
+
+def check_exports(folder: str | Path) -> None:
+    """UsageError where something is there already."""
+    if Path(folder).exists():
+        raise UsageError(f"{str(folder)!r} exists already: choose another folder for the figures.")
+
+
+def export(pictures: Sequence[Picture], folder: str | Path) -> tuple[Path, ...]:
+    """Write every figure as PNG, PDF and CSV into a new folder; their paths. UsageError where it exists."""
+    check_exports(folder)
+    files = {
+        f"{picture.name}.{form}": picture.csv().encode() if form == "csv" else picture.drawn(form)
+        for picture in pictures
+        for form in EXPORTS
+    }
+    place = Path(folder)
+    place.mkdir(parents=True)
+    for name, content in files.items():
+        (place / name).write_bytes(content)
+    return tuple(place / name for name in files)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of this size in inches. UsageError where matplotlib is missing."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UsageError(
+            'figures need matplotlib, which is not installed: pip install "probecascade[plot]".'
+        ) from error
+    return Figure(figsize=(width, height), dpi=120, layout="constrained")
