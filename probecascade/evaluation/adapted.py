@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from probecascade.evaluation.resample import Measure, draw_groups, interval_of
 from probecascade.intervals import DEFAULT, Resampling
-from probecascade.policies import Cascade, GateTable, score_run
+from probecascade.policies import Cascade, score_run
+from probecascade.policies.recalibrate import judged
 from probecascade.store import Run
-from probecascade.thresholds import Backtest, Spending, backtest
+from probecascade.thresholds import Backtest
 
 Labels = NDArray[np.bool_]
 
@@ -70,18 +71,5 @@ def compare_cascades(
             for metric in ("auroc", "brier")
         }
         gates.append(GateChange(gate.checkpoint, n, lost, changes["auroc"], changes["brier"]))
-    first, second = (_judged(c, run, t, among, resampling) for c, t in zip((before, after), tables, strict=True))
+    first, second = (judged(c, run, t, among, resampling) for c, t in zip((before, after), tables, strict=True))
     return Change(tuple(gates), first, second)
-
-
-def _judged(cascade: Cascade, run: Run, table: GateTable, among: Labels, resampling: Resampling) -> Backtest:
-    episodes = run.episodes
-    return backtest(
-        table.scores[among],
-        cascade.thresholds,
-        episodes.failed[among],
-        {"tokens": Spending(table.tokens_after[among], episodes.tokens[among].astype(np.float64))},
-        groups=episodes.group[among],
-        final=table.final[among],
-        resampling=resampling,
-    )

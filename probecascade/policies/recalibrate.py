@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from probecascade.episode import LABELLED
 from probecascade.errors import DataError, NothingToDoError, UsageError
+from probecascade.intervals import DEFAULT, Resampling
 from probecascade.policies.cascade import Cascade, Gate
 from probecascade.policies.explore import Coin
 from probecascade.policies.gates import order_warnings
@@ -100,8 +101,8 @@ def recalibrate(
     return Recalibration(
         renewed,
         calibration,
-        before=_judged(cascade, run, table, rows),
-        after=_judged(renewed, run, table, rows),
+        before=judged(cascade, run, table, rows),
+        after=judged(renewed, run, table, rows),
         warnings=tuple(notes),
     )
 
@@ -203,7 +204,10 @@ def _explored(run: Run, stopped: NDArray[np.bool_]) -> tuple[Coin, NDArray[np.bo
     return coin, explored
 
 
-def _judged(cascade: Cascade, run: Run, table: GateTable, rows: NDArray[np.bool_]) -> Backtest:
+def judged(
+    cascade: Cascade, run: Run, table: GateTable, rows: NDArray[np.bool_], resampling: Resampling = DEFAULT
+) -> Backtest:
+    """What the cascade's thresholds do to these labelled episodes, (n_episodes,) bool, scored in `table`."""
     episodes = run.episodes
     return backtest(
         table.scores[rows],
@@ -212,6 +216,7 @@ def _judged(cascade: Cascade, run: Run, table: GateTable, rows: NDArray[np.bool_
         {"tokens": Spending(table.tokens_after[rows], episodes.tokens[rows].astype(np.float64))},
         groups=episodes.group[rows],
         final=table.final[rows],
+        resampling=resampling,
     )
 
 
