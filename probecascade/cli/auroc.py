@@ -8,7 +8,8 @@ from typing import Any
 
 from probecascade.errors import StoreError
 from probecascade.evaluation import Resampling, Sweep
-from probecascade.evaluation.sweep import Measured, reached_by_enough
+from probecascade.evaluation.crossfit import reached_by_enough
+from probecascade.evaluation.sweep import Measured
 from probecascade.probes import Interval
 from probecascade.store import Run
 
@@ -62,7 +63,7 @@ def _row(measured: Measured) -> CheckpointAuroc:
     own = measured.selected
     facts = {"n": own["n"], "groups": own["auroc"]["groups"], "skipped": 0}
     probe = _interval(own["auroc"], facts)
-    rivals = {row["name"]: _interval(row["auroc"], facts) for row in measured.baselines}
+    rivals = {row["name"]: _interval(row["auroc"], facts) for row in measured.rivals.rows}
     gains = {name: _interval(gain["auroc"], facts) for name, gain in own["gains"].items()}
     return CheckpointAuroc(
         checkpoint=own["checkpoint"],

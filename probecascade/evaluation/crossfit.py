@@ -83,6 +83,30 @@ class Reached:
         return wide
 
 
+def group_codes(run: Run) -> NDArray[np.intp]:
+    """The group of every episode as a number, (n_episodes,), in the order of the groups' names."""
+    return np.unique(run.episodes.group.astype(str), return_inverse=True)[1].reshape(-1)
+
+
+def too_few(reached: Reached) -> dict[str, Any] | None:
+    """What to say of a checkpoint that fewer than MIN_CLASS groups of a class reach; None for one that enough do."""
+    lost, won = reached.groups_of(True), reached.groups_of(False)
+    if min(lost, won) >= MIN_CLASS:
+        return None
+    return {
+        "checkpoint": reached.name,
+        "n": len(reached),
+        "failed": int(reached.failed.sum()),
+        "reason": f"{lost} groups with a failed and {won} with a successful episode; {MIN_CLASS} of each are needed",
+    }
+
+
+def reached_by_enough(run: Run, names: Sequence[str]) -> tuple[str, ...]:
+    """Those of the run's checkpoints that MIN_CLASS groups of either class reach."""
+    codes = group_codes(run)
+    return tuple(name for name in names if not too_few(Reached.of(run, name, codes)))
+
+
 def shared_folds(failed: Labels, codes: NDArray[np.intp], folds: int, seed: int) -> NDArray[np.int64]:
     """The fold of every group by its code, from all labelled episodes; -1 for a group without one among them.
 

@@ -22,9 +22,11 @@ from probecascade.evaluation.crossfit import (
     Reached,
     check_probes,
     folds_at,
+    group_codes,
     score_layers,
     select,
     shared_folds,
+    too_few,
 )
 from probecascade.evaluation.resample import (
     Column,
@@ -56,17 +58,25 @@ def sweep_run(run: Run, **settings: Any) -> SweepResult:
 
 
 @dataclass(frozen=True, eq=False)
+class Rivals:
+    """The baselines of one checkpoint: their rows, those that could not be had, columns and scores by name."""
+
+    rows: list[Row]
+    absent: list[Row]
+    columns: dict[str, Column]
+    scores: dict[str, Array]
+
+
+@dataclass(frozen=True, eq=False)
 class Measured:
     """One checkpoint: its rows, and the columns that the verdict over all checkpoints needs."""
 
     cells: list[tuple[Row, Column]]
-    baselines: list[Row]
+    rivals: Rivals
     selected: Row
     column: Column
-    absent: list[Row]
     own_folds: bool
     scores: Array
-    baseline_scores: Mapping[str, Array]
     fold: NDArray[np.int64]
 
 
@@ -117,8 +127,8 @@ class Sweep:
         check_baselines(baselines)
         names = _checkpoints(run, checkpoints)
         kept = _layers(run, layers)
-        codes = _group_codes(run)
-        skipped = [row for row in (_too_few(Reached.of(run, name, codes)) for name in names) if row]
+        codes = group_codes(run)
+        skipped = [row for row in (too_few(Reached.of(run, name, codes)) for name in names) if row]
         left = [name for name in names if name not in {row["checkpoint"] for row in skipped}]
         if not left:
             raise DataError(
@@ -163,6 +173,10 @@ class Sweep:
         measure = Measure(failed, codes, counts, self.keep)
         column = measure.column(selection.scores)
         facts = {"n": len(failed), "failed": int(failed.sum()), "closing": reached.closing}
+        at = Comparison(self.run, reached, folds, self.layers, found, selection, self.seed, known_prompts)
+        rivals = self._rivals(at, counts)
+        gains = {name: column for name, column in rivals.columns.items() if name != "shuffled"}
+        control = rivals.columns.get("shuffled")
         selected = {
             "checkpoint": reached.name,
             **facts,
@@ -170,37 +184,35 @@ class Sweep:
             "chosen": {str(layer): count for layer, count in selection.layers.items()},
             "chosen_probes": dict(selection.probes),
             **self._metrics(measure, column),
-            "gains": {},
-            "selectivity": None,
+            "gains": {
+                name: {metric: self._gain(column, rival, metric) for metric in GAINS} for name, rival in gains.items()
+            },
+            "selectivity": None if control is None else self._gain(column, control, "auroc"),
         }
-        at = Comparison(self.run, reached, folds, self.layers, found, selection, self.seed, known_prompts)
-        rows, absent, kept = [], [], {}
+        return Measured(
+            cells=list(self._cells(reached.name, found, measure, facts)),
+            rivals=rivals,
+            selected=selected,
+            column=column,
+            own_folds=not shared,
+            scores=reached.spread(selection.scores, len(self.run)),
+            fold=_folds_of(reached, folds, len(self.run)),
+        )
+
+    def _rivals(self, at: Comparison, counts: Counts) -> Rivals:
+        reached = at.reached
+        rivals = Rivals([], [], {}, {})
         for name in self.baselines:
             draws = baseline(name, at)
             if isinstance(draws, str):
-                absent.append({"name": name, "checkpoint": reached.name, "reason": draws})
+                rivals.absent.append({"name": name, "checkpoint": reached.name, "reason": draws})
                 continue
-            kept[name] = reached.spread(draws[0].scores, len(self.run))
-            of_labels = [
-                measure if draw.failed is failed else Measure(draw.failed, codes, counts, self.keep) for draw in draws
-            ]
-            rival = mean_column([m.column(draw.scores) for m, draw in zip(of_labels, draws, strict=True)])
-            rows.append({"checkpoint": reached.name, "name": name, **self._metrics(of_labels[0], rival)})
-            if name == "shuffled":
-                selected["selectivity"] = self._gain(column, rival, "auroc")
-            else:
-                selected["gains"][name] = {metric: self._gain(column, rival, metric) for metric in GAINS}
-        return Measured(
-            cells=list(self._cells(reached.name, found, measure, facts)),
-            baselines=rows,
-            selected=selected,
-            column=column,
-            absent=absent,
-            own_folds=not shared,
-            scores=reached.spread(selection.scores, len(self.run)),
-            baseline_scores=kept,
-            fold=_folds_of(reached, folds, len(self.run)),
-        )
+            measures = [Measure(draw.failed, reached.codes, counts, self.keep) for draw in draws]
+            column = mean_column([m.column(draw.scores) for m, draw in zip(measures, draws, strict=True)])
+            rivals.rows.append({"checkpoint": reached.name, "name": name, **self._metrics(measures[0], column)})
+            rivals.columns[name] = column
+            rivals.scores[name] = reached.spread(draws[0].scores, len(self.run))
+        return rivals
 
     def _cells(
         self, name: str, found: Mapping[str, LayerScores], measure: Measure, facts: Row
@@ -221,7 +233,7 @@ class Sweep:
         """The result, from what `measure` gave: which rows beat chance among all that were looked at, and in words."""
         _mark_above_chance(measured, self.resampling.confidence)
         episodes = self.run.episodes
-        baselines = {name for of in measured for name in of.baseline_scores}
+        by_name = {of.selected["checkpoint"]: of for of in measured}
         result = SweepResult(
             run=str(self.run.path),
             episodes=int(episodes.labelled.sum()),
@@ -235,33 +247,17 @@ class Sweep:
             layers=list(self.layers),
             probes=list(self.probes),
             skipped=list(self.skipped),
-            absent=[row for of in measured for row in of.absent],
-            own_folds=[of.selected["checkpoint"] for of in measured if of.own_folds],
+            absent=[row for of in measured for row in of.rivals.absent],
+            own_folds=[name for name, of in by_name.items() if of.own_folds],
             cells=[row for of in measured for row, _ in of.cells],
-            baselines=[row for of in measured for row in of.baselines],
+            baselines=[row for of in measured for row in of.rivals.rows],
             selected=[of.selected for of in measured],
             verdicts=[],
-            scores={of.selected["checkpoint"]: of.scores for of in measured},
-            baseline_scores={
-                name: {
-                    of.selected["checkpoint"]: of.baseline_scores[name] for of in measured if name in of.baseline_scores
-                }
-                for name in BASELINES
-                if name in baselines
-            },
-            fold={of.selected["checkpoint"]: of.fold for of in measured},
+            scores={name: of.scores for name, of in by_name.items()},
+            baseline_scores=_scores_of_baselines(by_name),
+            fold={name: of.fold for name, of in by_name.items()},
         )
         return replace(result, verdicts=verdicts(result))
-
-
-def reached_by_enough(run: Run, names: Sequence[str]) -> tuple[str, ...]:
-    """Those of the run's checkpoints that MIN_CLASS groups of either class reach."""
-    codes = _group_codes(run)
-    return tuple(name for name in names if not _too_few(Reached.of(run, name, codes)))
-
-
-def _group_codes(run: Run) -> NDArray[np.intp]:
-    return np.unique(run.episodes.group.astype(str), return_inverse=True)[1].reshape(-1)
 
 
 def _checkpoints(run: Run, wanted: Sequence[str] | None) -> tuple[str, ...]:
@@ -290,19 +286,6 @@ def _layers(run: Run, wanted: Sequence[int] | None) -> tuple[int, ...]:
     return tuple(sorted(layers))
 
 
-def _too_few(reached: Reached) -> Row | None:
-    """The row of `skipped` for a checkpoint that too few groups of a class reach."""
-    lost, won = reached.groups_of(True), reached.groups_of(False)
-    if min(lost, won) >= MIN_CLASS:
-        return None
-    return {
-        "checkpoint": reached.name,
-        "n": len(reached),
-        "failed": int(reached.failed.sum()),
-        "reason": f"{lost} groups with a failed and {won} with a successful episode; {MIN_CLASS} of each are needed",
-    }
-
-
 def _folds_of(
     reached: Reached, folds: Sequence[tuple[NDArray[np.intp], NDArray[np.intp]]], n: int
 ) -> NDArray[np.int64]:
@@ -310,6 +293,15 @@ def _folds_of(
     for number, (_, test) in enumerate(folds):
         wide[reached.episode[test]] = number
     return wide
+
+
+def _scores_of_baselines(measured: Mapping[str, Measured]) -> dict[str, dict[str, Array]]:
+    """Scores by baseline and checkpoint, from what was measured by checkpoint."""
+    found: dict[str, dict[str, Array]] = {}
+    for checkpoint, of in measured.items():
+        for name, scores in of.rivals.scores.items():
+            found.setdefault(name, {})[checkpoint] = scores
+    return found
 
 
 def _mark_above_chance(measured: Sequence[Measured], confidence: float) -> None:

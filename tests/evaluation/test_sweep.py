@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -286,6 +287,28 @@ def test_several_kinds_of_probes_are_swept_and_chosen_among() -> None:
     (row,) = result.selected
     assert sum(row["chosen_probes"].values()) == 5
     assert row_of(result.cells, probe="mass-mean", layer=2)["auroc"]["low"] > 0.75
+
+
+def test_one_layer_of_one_checkpoint_is_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = tuple(range(10))
+    _, failed, states = noise(60, 11, layers=layers)
+    run: Any = SimulatedRun(failed, alone(60), states, layers=layers)
+    given: list[weakref.ref[np.ndarray]] = []
+    most = 0
+
+    class Watched(np.ndarray):
+        pass
+
+    def watched(name: str, layer: int) -> np.ndarray:
+        nonlocal most
+        read = states[name, layer].astype(np.float32).view(Watched)
+        given.append(weakref.ref(read))
+        most = max(most, sum(reference() is not None for reference in given))
+        return read
+
+    monkeypatch.setattr(run, "states", watched)
+    sweep_run(run, resampling=Resampling(resamples=20))
+    assert most < 5  # the engine reads ahead a little; far from the 20 that are stored
 
 
 @pytest.mark.parametrize(
