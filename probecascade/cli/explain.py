@@ -177,17 +177,20 @@ def _lenses(
 
     import numpy as np
 
-    from probecascade.evaluation.directions import random_directions
+    from probecascade.evaluation.directions import random_directions, uncalibrated
     from probecascade.models.unembed import lens_layers, read_direction
 
     n_layers = int(loaded.model.config.get_text_config().num_hidden_layers)
     width = len(direction.vector) // len(gate.taps)
+    fitted: Any = uncalibrated(gate.probe)
+    if states is None and not hasattr(fitted, "mean"):
+        raise UsageError(f"the probe at {gate.checkpoint} holds no mean state to read the norm at: give --run.")
     found = []
     for i, (name, layer) in enumerate(gate.taps):
         block = slice(i * width, (i + 1) * width)
         vector = direction.vector[block]
         own = None if states is None else states[:, block]
-        references = gate.probe.mean[None, block] if own is None else own  # type: ignore[attr-defined]
+        references = fitted.mean[None, block] if own is None else own
         spread = 1 / direction.slope if own is None else float((own @ vector).std())
         length = spread * float(np.linalg.norm(vector))
         if own is None or strength is None:

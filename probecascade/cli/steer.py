@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _MODES = ("add", "remove")
 _TASKS = ("test", "calibrate", "fit", "fresh", "all")
 NONE = "no change"
+_FEW = 20  # groups below which a bootstrap over groups is too narrow
 
 
 def steer(
@@ -39,7 +40,7 @@ def steer(
     ] = "add",
     strength: Annotated[
         str, typer.Option(help="How far to push, in standard deviations of the states; each is tried both ways.")
-    ] = "4",
+    ] = "10",
     controls: Annotated[int, typer.Option(min=0, help="Random directions of equal norm to try beside it.")] = 3,
     tasks: Annotated[
         str,
@@ -65,7 +66,7 @@ def steer(
 
     Examples:
 
-      probecascade steer extract/quickstart.toml --cascade cascades/atlas --gate action:2 --strength 2,8
+      probecascade steer extract/quickstart.toml --cascade cascades/atlas --gate action:2 --strength 10,30
 
       probecascade steer extract/quickstart.toml --cascade cascades/atlas --mode remove --tasks fresh --limit 100
     """
@@ -257,6 +258,8 @@ def _text(plan: _Plan, trials: Trials, conditions: Sequence[Condition], effects:
             lines.append(f"{effect.name}: success under each random direction {single} points")
     still = ", ".join(f"{100 * effect.untouched:.0f} % under {effect.name}" for effect in effects)
     lines.append(f"episodes that stayed as they were, token for token: {still}")
+    if min(effect.direction["success"].groups for effect in effects) < _FEW:
+        lines.append(f"fewer than {_FEW} groups were played: these intervals are too narrow")
     errors = sum(c.errors for c in conditions)
     if errors:
         lines.append(f"left out: {errors} episodes that ended as errors")

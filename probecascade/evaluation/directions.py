@@ -16,7 +16,7 @@ from probecascade.errors import DataError
 from probecascade.interfaces import Probe
 from probecascade.policies.gates import MIN_CLASS
 from probecascade.policies.taps import Tap
-from probecascade.probes import FittedProbe, LinearProbe, LogisticFitter
+from probecascade.probes import CalibratedProbe, FittedProbe, LinearProbe, LogisticFitter, reads, signals_read
 from probecascade.store import Run
 
 Array = NDArray[np.float64]
@@ -49,12 +49,18 @@ class Direction:
 def probe_direction(probe: Probe, states: NDArray[Any] | None = None) -> Direction:
     """The direction that a probe on states reads.
 
-    A `LinearProbe` has weight / scale, and a probe with a `direction()` of its own (width,) that. Any other is
-    differentiated numerically at up to `GRADIENT_ROWS` of `states` (n, width); rows with NaN are left out. DataError
-    for a probe that reads no states, that is not linear where there are none to differentiate at, or that is flat.
+    A `LinearProbe` has weight / scale, and a probe with a `direction()` of its own (width,) that; a calibration keeps
+    the order of scores and with it the direction. Any other is differentiated numerically at up to `GRADIENT_ROWS` of
+    `states` (n, width); rows with NaN are left out. DataError for a probe that reads more than states, that is not
+    linear where there are no states to differentiate at, or that is flat.
     """
-    if isinstance(probe, LinearProbe) and probe.uses != "states":
-        raise DataError("the probe reads surface signals, which have no direction in the stream: choose another gate.")
+    more = reads_beyond_states(probe)
+    if more:
+        raise DataError(
+            f"the probe reads {' and '.join(more)}, and a direction is one of states alone: "
+            "choose a gate whose probe reads nothing else."
+        )
+    probe = uncalibrated(probe)
     own: Any = getattr(probe, "direction", None)
     if isinstance(probe, LinearProbe):
         return _unit(probe.weight / probe.scale, linear=True)
@@ -75,6 +81,18 @@ def probe_direction(probe: Probe, states: NDArray[Any] | None = None) -> Directi
     lengths = np.linalg.norm(gradients, axis=1)
     cosines = (gradients @ direction.vector)[lengths > 0] / lengths[lengths > 0]
     return dataclasses.replace(direction, agreement=float(cosines.mean()), episodes=len(chosen))
+
+
+def reads_beyond_states(probe: Probe) -> list[str]:
+    """What else this probe reads, out of checks, signals and text."""
+    return sorted(reads(probe) & {"text", "checks"}) + (["signals"] if signals_read(probe, 0) else [])
+
+
+def uncalibrated(probe: Probe) -> Probe:
+    """The probe without the maps that calibrate its scores."""
+    while isinstance(probe, CalibratedProbe):
+        probe = probe.probe
+    return probe
 
 
 def random_directions(

@@ -84,7 +84,7 @@ def condition(name: str, episodes: Sequence[Episode], resampling: Resampling = D
         name=name,
         success=share_interval([not e.failed for e in kept], np.ones(len(kept), np.bool_), groups, resampling),
         tokens=mean_interval([e.tokens for e in kept], groups, resampling),
-        unparsable=ratio_interval([unparsable_turns(e) for e in kept], turns, groups, resampling),
+        unparsable=_rare(ratio_interval([unparsable_turns(e) for e in kept], turns, groups, resampling), resampling),
         errors=len(episodes) - len(kept),
     )
 
@@ -141,9 +141,16 @@ def _mean(values: Array, groups: list[str], share: bool, resampling: Resampling)
     """The mean with its interval. Where no share changed at all, as many groups as chance may hide might have."""
     interval = mean_interval(values, groups, resampling)
     if share and not values.any():
-        reach = clopper_pearson(0, interval.groups, confidence=resampling.confidence)[1]
+        reach = _rare(interval, resampling).high
         return replace(interval, low=-reach, high=reach)
     return interval
+
+
+def _rare(interval: Interval, resampling: Resampling) -> Interval:
+    """What was never seen may still happen: its share is then bounded as if each group were one trial."""
+    if interval.value or not interval.n:
+        return interval
+    return replace(interval, high=clopper_pearson(0, interval.groups, confidence=resampling.confidence)[1])
 
 
 def _same(one: Episode, other: Episode) -> bool:

@@ -13,6 +13,7 @@ from scipy.special import logit
 
 from probecascade.episode import Episode
 from probecascade.errors import UsageError
+from probecascade.evaluation.directions import reads_beyond_states
 from probecascade.interfaces import LanguageModel, Probe
 from probecascade.models.requests import Fed, Feed, Request
 from probecascade.policies import Gate
@@ -69,12 +70,10 @@ def token_scores(model: LanguageModel, gate: Gate, episode: Episode, *, dtype: s
 
 def check_reads(gate: Gate) -> None:
     """UsageError unless the gate's probe scores states alone."""
-    reads = sorted(set(getattr(gate.probe, "reads", ())) - {"states"})
-    uses = getattr(gate.probe, "uses", "states")
-    if gate.layer is None or uses != "states" or reads:
-        what = " and ".join(reads) if reads else "signals"
+    more = reads_beyond_states(gate.probe)
+    if more:
         raise UsageError(
-            f"the probe at {gate.checkpoint} reads {what}, which exist at checkpoints only: "
+            f"the probe at {gate.checkpoint} reads {' and '.join(more)}, which exist at checkpoints only: "
             "choose a gate whose probe reads hidden states alone."
         )
 

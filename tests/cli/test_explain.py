@@ -152,4 +152,4 @@ def test_a_probe_on_signals_has_no_direction(lottery_run: Path, capsys: pytest.C
     assert cli.main(["explain", str(output)]) == 2
     assert "no gate of this cascade reads hidden states" in capsys.readouterr().err
     assert cli.main(["explain", str(output), "--gate", "observation:1"]) == 2
-    assert "reads surface signals" in capsys.readouterr().err
+    assert "reads signals, and a direction is one of states alone" in capsys.readouterr().err

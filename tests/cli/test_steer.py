@@ -66,6 +66,7 @@ def test_the_coordinate_can_be_held(
     assert err == ""
     assert "turns without an action" in out
     assert "without a control" in out
+    assert "fewer than 20 groups were played" in out
 
 
 @pytest.mark.parametrize(

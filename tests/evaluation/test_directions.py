@@ -20,7 +20,8 @@ from probecascade.evaluation.directions import (
     probe_direction,
     random_directions,
 )
-from probecascade.probes import LinearProbe, LogisticFitter
+from probecascade.probes import CalibratedProbe, LinearProbe, LogisticFitter
+from probecascade.probes.calibrated import Platt
 from probecascade.store import Run, RunWriter
 
 
@@ -56,6 +57,13 @@ def test_a_probe_may_know_its_direction() -> None:
     assert probe_direction(Knowing()).vector.tolist() == [0.0, 0.0, -1.0]
 
 
+def test_a_calibration_leaves_the_direction_as_it_is() -> None:
+    probe = LinearProbe(mean=np.ones(2), scale=np.ones(2), weight=np.array([3.0, -4.0]), bias=1.0)
+    found = probe_direction(CalibratedProbe(probe, Platt(0.5, 0.1)))
+    assert found.linear
+    np.testing.assert_allclose(found.vector, [0.6, -0.8])
+
+
 def test_any_other_probe_gives_its_mean_input_gradient() -> None:
     rng = np.random.default_rng(0)
     states = rng.normal(size=(300, 4)) * [0.3, 0.3, 1.0, 0.0]
@@ -80,7 +88,7 @@ def test_probes_without_a_direction_are_refused() -> None:
     surface = LinearProbe(
         mean=np.zeros(1), scale=np.ones(1), weight=np.ones(1), bias=0.0, uses="signals", columns=("round",)
     )
-    with pytest.raises(DataError, match="reads surface signals"):
+    with pytest.raises(DataError, match="reads signals, and a direction is one of states alone"):
         probe_direction(surface)
 
 

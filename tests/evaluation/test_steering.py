@@ -107,3 +107,6 @@ def test_turns_without_an_action_are_counted_over_all_turns() -> None:
     some = episodes(HALF, mute=1)
     assert unparsable_turns(some[0]) == 1
     assert condition("none", some).unparsable.value == pytest.approx(1 / 4)
+    never = condition("none", episodes(HALF[:10])).unparsable
+    assert never.value == never.low == 0
+    assert 0.2 < never.high < 0.4  # of ten groups, none
