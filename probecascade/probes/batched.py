@@ -19,7 +19,7 @@ from probecascade.probes.design import Array, Design, Index, Labels
 from probecascade.probes.fit import STRENGTHS
 from probecascade.probes.inputs import as_labels, as_matrix, both_classes
 from probecascade.probes.metrics import auroc
-from probecascade.probes.newton import Models, solve
+from probecascade.probes.newton import solve
 from probecascade.probes.solver import log_odds
 
 _AT_ONCE = 1 << 22  # logits of the models that are fitted together: 32 MiB an array, of which there are some ten
@@ -93,8 +93,7 @@ def sweep_layers(
 
 def held_out_logits(design: Design, failed: Labels, folds: Sequence[Fold], strengths: Sequence[float]) -> Array:
     """Logits of P(failure) at each strength, (n_strengths, n), each row's by the fold that tests it."""
-    models = _fit(design, failed, [train for train, _ in folds], strengths)
-    return _held_out(models.logits, failed, folds)
+    return _held_out(_fit(design, failed, [train for train, _ in folds], strengths), failed, folds)
 
 
 def _sweep_layer(
@@ -105,20 +104,18 @@ def _sweep_layer(
     strengths: tuple[float, ...],
 ) -> tuple[Array, Array, Array]:
     """Scores (n,), chosen strengths and AUROC within the training rows, (n_folds,) each."""
-    outer = _fit(design, failed, [train for train, _ in folds], strengths)
-    logits = _held_out(outer.logits, failed, folds)
+    sets = [folds, *(inner or ())]
+    fits = _fit(design, failed, [train for some in sets for train, _ in some], strengths)
+    outer, *nested = np.split(fits, np.cumsum([len(some) for some in sets])[:-1])
+    logits = _held_out(outer, failed, folds)
     best = np.zeros(len(folds), dtype=np.intp)
     train_auroc = np.full(len(folds), np.nan)
     if inner is None:
         best[:] = np.argmin(_loss(logits, failed))
-    elif any(inner):
-        owners = np.repeat(np.arange(len(folds)), [len(of_fold) for of_fold in inner])
-        starts = outer.take(_models_of(owners, len(strengths)))
-        trains = [train for of_fold in inner for train, _ in of_fold]
-        nested = _fit(design, failed, trains, strengths, starts).logits.reshape(len(trains), -1)
-        for fold in np.unique(owners):
+    for fold, (own, some) in enumerate(zip(nested, inner or (), strict=True)):
+        if some:
             train, _ = folds[fold]
-            within = _held_out(nested[owners == fold], failed, inner[fold])[:, train]
+            within = _held_out(own, failed, some)[:, train]
             best[fold] = np.argmin(_loss(within, failed[train]))
             train_auroc[fold] = auroc(within[best[fold]], failed[train])
     scores = np.empty(len(failed))
@@ -127,38 +124,25 @@ def _sweep_layer(
     return scores, np.asarray(strengths)[best], train_auroc
 
 
-def _fit(
-    design: Design, failed: Labels, trains: Sequence[Index], strengths: Sequence[float], start: Models | None = None
-) -> Models:
+def _fit(design: Design, failed: Labels, trains: Sequence[Index], strengths: Sequence[float]) -> Array:
     """As `solve`, with as many fits at a time as memory should hold, in designs that suit them."""
-    width = len(strengths)
     coarse = design.too_coarse(trains)
     fine = np.flatnonzero(~coarse)
-    some = max(1, _AT_ONCE // (len(failed) * width))
+    some = max(1, _AT_ONCE // (len(failed) * len(strengths)))
     batches = [(fine[first : first + some], design) for first in range(0, len(fine), some)]
     batches += [(np.array([fit]), Design.of(design.rows, trains[fit])) for fit in map(int, np.flatnonzero(coarse))]
-    n, d = design.rows.shape
-    count = len(trains) * width
-    models = Models(np.empty((count, d)), np.empty(count), np.empty((count, n)))
+    logits = np.empty((len(trains), len(strengths), len(failed)))
     for fits, own in batches:
-        places = _models_of(fits, width)
-        found = solve(own, failed, [trains[fit] for fit in fits], strengths, start and start.take(places))
-        models.weights[places], models.biases[places], models.logits[places] = found.weights, found.biases, found.logits
-    return models
+        logits[fits] = solve(own, failed, [trains[fit] for fit in fits], strengths)
+    return logits
 
 
-def _models_of(fits: Index, n_strengths: int) -> Index:
-    """Where the models of these fits stand."""
-    return (fits[:, None] * n_strengths + np.arange(n_strengths)).ravel()
-
-
-def _held_out(logits: Array, failed: Labels, folds: Sequence[Fold]) -> Array:
-    """From logits of all rows, with the fits and their strengths in turn, those of the rows that each fold tests.
+def _held_out(fits: Array, failed: Labels, folds: Sequence[Fold]) -> Array:
+    """From logits of all rows by each fold's fit, (n_folds, n_strengths, n), those of the rows that it tests.
 
     (n_strengths, n), NaN where no fold tests. Every model's bias is moved by the difference between the
     log-odds of failure over all tested rows and over its training rows, as in `LogisticFitter`.
     """
-    fits = logits.reshape(len(folds), -1, len(failed))
     held_out = np.full(fits.shape[1:], np.nan)
     overall = log_odds(failed[np.concatenate([test for _, test in folds])])
     for fit, (train, test) in zip(fits, folds, strict=True):

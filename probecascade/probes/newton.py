@@ -27,47 +27,18 @@ _MOST_NEWTON, _MOST_GRADIENTS, _MOST_CUTS = 200, 500, 60
 _TINY = np.float32(1e-30)
 
 
-@dataclass(frozen=True, eq=False)
-class Models:
-    """One model, or one step between models, per row.
-
-    weights: (n_models, d), of features standardised over the training rows; biases: (n_models,); logits:
-    (n_models, n), of all rows, whether trained on or not.
-    """
-
-    weights: Array
-    biases: Array
-    logits: Array
-
-    def take(self, models: Index) -> Models:
-        """These models, in this order."""
-        return Models(self.weights[models], self.biases[models], self.logits[models])
-
-    def add(self, models: Index, shares: Array, steps: Models) -> None:
-        """Move these models, each by its share of its step."""
-        self.weights[models] += shares[:, None] * steps.weights
-        self.biases[models] += shares * steps.biases
-        self.logits[models] += shares[:, None] * steps.logits
-
-
-def solve(
-    design: Design, failed: Labels, trains: Sequence[Index], strengths: Sequence[float], start: Models | None = None
-) -> Models:
+def solve(design: Design, failed: Labels, trains: Sequence[Index], strengths: Sequence[float]) -> Array:
     """Minimise |w|^2 / 2 + C * sum_i log(1 + exp(-y_i (w . x_i + b))) over each training set, for each C.
 
     failed: (n,), y = +1 where True; trains: row numbers of each fit, of both classes, over which x is
-    standardised. That is the objective of scikit-learn's StandardScaler and LogisticRegression(C=C). start:
-    as many models to begin from. Returns the models of the first fit at all strengths, then of the next.
-    Up to a strength of 1 probabilities come within some 1e-5 of the minimum's. Raises DataError where the
-    search does not converge.
+    standardised. That is the objective of scikit-learn's StandardScaler and LogisticRegression(C=C). Returns
+    the logits of all rows, trained on or not, (n_fits, n_strengths, n). Up to a strength of 1 probabilities
+    come within some 1e-5 of the minimum's. Raises DataError where the search does not converge.
     """
     problem = _Problem.of(design, failed, trains, strengths)
-    if start is None:
-        weights = np.zeros((len(problem.strength), design.rows.shape[1]))
-        biases = np.repeat([log_odds(failed[train]) for train in trains], len(strengths))
-    else:
-        weights, biases = start.weights.copy(), start.biases.copy()
-    models = Models(weights, biases, problem.view.products(weights, biases))
+    weights = np.zeros((len(problem.strength), design.rows.shape[1]))
+    biases = np.repeat([log_odds(failed[train]) for train in trains], len(strengths))
+    models = _Models(weights, biases, problem.view.products(weights, biases))
     active = np.arange(len(biases))
     for _ in range(_MOST_NEWTON):
         part, at = problem.take(active), models.take(active)
@@ -76,9 +47,30 @@ def solve(
         models.add(active, _shares(part, at, step, reach), step)
         active = active[reach > _CLOSE]
         if not active.size:
-            return models
+            return models.logits.reshape(len(trains), len(strengths), -1)
     worst = problem.strength[active].min()
     raise DataError(f"The logistic fit at strength {worst:g} did not converge; try smaller strengths.")
+
+
+@dataclass(frozen=True, eq=False)
+class _Models:
+    """One model, or one step between models, per row.
+
+    weights: (n_models, d), of features standardised over the training rows; biases: (n_models,); logits:
+    (n_models, n), of all rows.
+    """
+
+    weights: Array
+    biases: Array
+    logits: Array
+
+    def take(self, models: Index) -> _Models:
+        return _Models(self.weights[models], self.biases[models], self.logits[models])
+
+    def add(self, models: Index, shares: Array, steps: _Models) -> None:
+        self.weights[models] += shares[:, None] * steps.weights
+        self.biases[models] += shares * steps.biases
+        self.logits[models] += shares[:, None] * steps.logits
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,16 +119,16 @@ class _Problem:
         return _Problem(view, self.trained[models], self.failed, self.strength[models])
 
 
-def _newton_step(design: Design, problem: _Problem, at: Models) -> Models:
+def _newton_step(design: Design, problem: _Problem, at: _Models) -> _Models:
     chance = expit(at.logits)
     slope, slope_bias = problem.view.gradient(problem.trained * (chance - problem.failed))
     slope += at.weights / problem.strength[:, None]
     curvature = problem.trained * (chance * (1.0 - chance))
     weights, biases = _conjugate_gradients(_Hessian.of(design, problem, curvature), -slope, -slope_bias)
-    return Models(weights, biases, problem.view.products(weights, biases))
+    return _Models(weights, biases, problem.view.products(weights, biases))
 
 
-def _shares(problem: _Problem, at: Models, step: Models, reach: Array) -> Array:
+def _shares(problem: _Problem, at: _Models, step: _Models, reach: Array) -> Array:
     """The share of each step to take, (n_models,): all of it, or less where the loss would rise again.
 
     The loss is convex, so along a step its derivative only grows. Where that ends clearly positive the step
@@ -155,7 +147,7 @@ def _shares(problem: _Problem, at: Models, step: Models, reach: Array) -> Array:
     return shares
 
 
-def _derivative(problem: _Problem, at: Models, step: Models, models: Index, shares: Array) -> Array:
+def _derivative(problem: _Problem, at: _Models, step: _Models, models: Index, shares: Array) -> Array:
     """Of the loss along the step, after a share of it, for some of the models."""
     moves, turns = step.logits[models], step.weights[models]
     chance = expit(at.logits[models] + shares[:, None] * moves)
