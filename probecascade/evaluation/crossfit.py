@@ -29,6 +29,7 @@ STRENGTHS = tuple(10.0**k for k in range(-5, 1))
 """C of logistic regressions: whole decades, as everything is fitted in every fold of every fold."""
 
 _SATURATED = 1e-12
+_DIGITS = 12  # scores of probes that know nothing differ between folds by rounding, which must not rank them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,7 +161,7 @@ def score_layers(
     """
     if probe == "logistic":
         found = sweep_layers(read, layers, failed, codes, folds=folds, strengths=STRENGTHS, seed=seed)
-        return LayerScores(tuple(layers), found.scores, found.train_auroc)
+        return LayerScores(tuple(layers), np.round(found.scores, _DIGITS), found.train_auroc)
     fitter = fitter_named(probe, seed=seed)
     scores, inside = np.empty((len(layers), len(failed))), np.empty((len(layers), len(folds)))
     for i, layer in enumerate(layers):
@@ -173,7 +174,7 @@ def score_layers(
             raw = np.clip(fitted.probe.score(states[test]), _SATURATED, 1 - _SATURATED)
             scores[i, test] = expit(logit(raw) + log_odds(failed) - log_odds(failed[train]))
             inside[i, f] = fitted.auroc
-    return LayerScores(tuple(layers), scores, inside)
+    return LayerScores(tuple(layers), np.round(scores, _DIGITS), inside)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

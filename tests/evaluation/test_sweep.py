@@ -143,6 +143,7 @@ def test_baselines_are_measured_and_the_gain_over_them(planted: tuple[SimulatedR
         name: row_of(result.baselines, checkpoint="action:2", name=name)["auroc"]["value"] for name in late["gains"]
     }
     assert known["majority"] == 0.5
+    assert row_of(result.baselines, checkpoint="prompt", name="surface")["auroc"]["value"] == 0.5  # constant there
     assert 0.62 < known["surface"] < 0.78
     assert 0.62 < known["tfidf"] < 0.78
     assert known["prompt"] < 0.6
