@@ -10,13 +10,14 @@ from __future__ import annotations
 from probecascade.testing.environments import OBSERVATION_KINDS, ScriptedEnvironment, check_environment
 from probecascade.testing.models import ScriptedModel
 from probecascade.testing.policies import RecordingPolicy, check_policy
-from probecascade.testing.probes import ConstantProbe, check_probe
+from probecascade.testing.probes import ConstantProbe, EvidenceProbe, check_probe
 from probecascade.testing.worlds import WORLDS, Outcome, Population, World
 
 __all__ = [
     "OBSERVATION_KINDS",
     "WORLDS",
     "ConstantProbe",
+    "EvidenceProbe",
     "Outcome",
     "Population",
     "RecordingPolicy",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +28,34 @@ class ConstantProbe:
     def score(self, states: NDArray[Any], signals: NDArray[Any] | None = None) -> NDArray[np.float64]:
         """`value` for each row of states (n, d_model)."""
         return np.full(len(states), self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceProbe:
+    """A fake that reads states, signals, text and checks; whatever changes in one of them changes the score.
+
+    Missing blocks of states and checks that were not supplied count as zeros.
+    """
+
+    reads: frozenset[str] = frozenset({"states", "signals", "text", "checks"})
+
+    def score(
+        self,
+        states: NDArray[Any],
+        signals: NDArray[Any] | None = None,
+        *,
+        texts: Sequence[str],
+        checks: Mapping[str, NDArray[np.float64]],
+    ) -> NDArray[np.float64]:
+        """P(failure) of each row, (n,)."""
+        shown = [states, np.empty((len(states), 0)) if signals is None else signals]
+        shown.append(np.stack([*(checks[name] for name in sorted(checks)), np.zeros(len(states))], axis=1))
+        scores = []
+        for row, text in enumerate(texts):
+            values = [float(value) for part in shown for value in np.nan_to_num(part[row].astype(np.float64))]
+            total = math.fsum(math.tanh(value / (k + 2)) for k, value in enumerate(values))
+            scores.append(0.5 + math.atan(total + zlib.crc32(text.encode()) / 2**32) / math.pi)
+        return np.array(scores, dtype=np.float64)
 
 
 def check_probe(probe: Probe, d_model: int, checks: Sequence[str] = ()) -> None:

@@ -1,12 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from short_episodes import AGAIN, FINISH, KINDS, NOTHING, PAGE, RIGHT, SEARCH, play
 
 from probecascade.agents.transcript import text_at
@@ -14,7 +10,7 @@ from probecascade.episode import CONTINUE, Action, Decision, Foresight, Moment, 
 from probecascade.evaluation import replay_policy
 from probecascade.policies import Cascade, Gate, score_run
 from probecascade.store import Run, RunWriter
-from probecascade.testing import ScriptedEnvironment
+from probecascade.testing import EvidenceProbe, ScriptedEnvironment
 
 QUESTION = Observation("Who is Ada's mother?", "next_part")
 INVALID = Observation("Invalid action. Write one.", "invalid")
@@ -73,33 +69,10 @@ class Checked(ScriptedEnvironment):
         return replace(super().foresee(action), checks={"length": float(len(action.argument))})
 
 
-class Weighing:
-    """Reads all that it is shown; missing blocks and checks count as zeros."""
-
-    reads = frozenset({"states", "signals", "text", "checks"})
-
-    def score(
-        self,
-        states: NDArray[Any],
-        signals: NDArray[Any] | None = None,
-        *,
-        texts: Sequence[str],
-        checks: Mapping[str, NDArray[np.float64]],
-    ) -> NDArray[np.float64]:
-        assert signals is not None
-        found = []
-        for row, text in enumerate(texts):
-            letters = sum((k + 1) * ord(letter) for k, letter in enumerate(text)) % 997 / 997
-            length = float(np.nan_to_num(checks["length"][row])) if "length" in checks else 0.0
-            numbers = [*np.nan_to_num(states[row].astype(np.float64)), *signals[row].astype(np.float64)]
-            found.append(letters + length / 10 + sum(np.tanh(numbers).tolist()))
-        return 1 / (1 + np.exp(-np.array(found) / 10))
-
-
 def test_a_gate_scores_in_the_loop_what_it_scores_from_the_run(tmp_path: Path) -> None:
     layers, taps = (0, 1), (("prompt", 1), ("action:1", 0), ("observation:1", 1))
     names = ("thought:2", "action:2", "part:1", "observation:2", "action:3")
-    cascade = Cascade([Gate(name, None, Weighing(), 1.0, taps=(*taps, (name, 0), (name, 1))) for name in names])
+    cascade = Cascade([Gate(name, None, EvidenceProbe(), 1.0, taps=(*taps, (name, 0), (name, 1))) for name in names])
     assert tuple(cascade.layers) == layers
     environment = Checked([PAGE, NOTHING, NOTHING, RIGHT])
     played = play([SEARCH, AGAIN, SEARCH, FINISH], policy=cascade, environment=environment, store_dtype="float16")

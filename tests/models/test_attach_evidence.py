@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from tiny_models import LAYERS, make_model, make_tokenizer, random_ids
 
 from probecascade.episode import Episode, Moment, Recording, Step, Task
@@ -17,31 +16,11 @@ from probecascade.errors import CascadeError
 from probecascade.models.attach import attach
 from probecascade.policies import Cascade, Gate, score_run
 from probecascade.store import Run, RunWriter
+from probecascade.testing import EvidenceProbe
 
 TOKENIZER = make_tokenizer()
 PAGES = ("Ada lives in Brosk.", "Could not find Brosk.")
 TAPS = (("prompt", 1), ("action:1", 2), ("observation:1", 1), ("action:2", 2))
-
-
-class Weighing:
-    """Reads all that it is shown; missing blocks count as zeros."""
-
-    reads = frozenset({"states", "text", "checks"})
-
-    def score(
-        self,
-        states: NDArray[Any],
-        signals: NDArray[Any] | None = None,
-        *,
-        texts: Sequence[str],
-        checks: Mapping[str, NDArray[np.float64]],
-    ) -> NDArray[np.float64]:
-        found = []
-        for row, text in enumerate(texts):
-            seen = sum(float(np.nan_to_num(checks[name][row])) for name in sorted(checks))
-            letters = sum((k + 1) * ord(letter) for k, letter in enumerate(text)) % 997
-            found.append(float(np.tanh(np.nan_to_num(states[row].astype(np.float64))).mean()) + seen + letters / 997)
-        return 1 / (1 + np.exp(-np.array(found)))
 
 
 class Keeping:
@@ -69,7 +48,9 @@ def model() -> Any:
 
 
 def cascade() -> Cascade:
-    return Cascade([Gate(name, None, Weighing(), 1.0, taps=TAPS[:k]) for name, k in (("action:1", 2), ("action:2", 4))])
+    return Cascade(
+        [Gate(name, None, EvidenceProbe(), 1.0, taps=TAPS[:k]) for name, k in (("action:1", 2), ("action:2", 4))]
+    )
 
 
 def generate(model: Any, ids: Sequence[int], hook: Any) -> Any:
@@ -137,7 +118,7 @@ def test_scores_in_a_wrapped_loop_are_those_of_the_run_that_holds_it(model: Any,
     ],
 )
 def test_what_a_gate_reads_must_be_shown(model: Any, left_out: str, message: str) -> None:
-    gates = [Gate("action:2", None, Weighing(), 1.0, taps=TAPS)]
+    gates = [Gate("action:2", None, EvidenceProbe(), 1.0, taps=TAPS)]
     ids = random_ids(6)
     with attach(Cascade(gates), model, TOKENIZER, on_error="raise") as hook, hook.episode("t") as episode:
         out = generate(model, ids, hook)
@@ -154,7 +135,7 @@ def test_what_a_gate_reads_must_be_shown(model: Any, left_out: str, message: str
 
 
 def test_an_observation_may_be_given_at_the_action_after_it(model: Any) -> None:
-    gates = [Gate("action:2", 2, Weighing(), 1.0)]
+    gates = [Gate("action:2", 2, EvidenceProbe(), 1.0)]
     ids = random_ids(6)
     with attach(Cascade(gates), model, TOKENIZER, on_error="raise") as hook, hook.episode("t") as episode:
         out = generate(model, ids, hook)

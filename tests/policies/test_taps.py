@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,30 +21,9 @@ from probecascade.policies.scoring import score_episode
 from probecascade.policies.taps import stored_states
 from probecascade.probes import LinearProbe
 from probecascade.store import Run, RunWriter
+from probecascade.testing import EvidenceProbe
 
 TAPS = (("prompt", 4), ("observation:1", 2), ("part:1", 4), ("action:3", 2), ("action:3", 4))
-
-
-class Weighing:
-    """Reads all it is shown; missing blocks count as zeros."""
-
-    reads = frozenset({"states", "signals", "text", "checks"})
-
-    def score(
-        self,
-        states: NDArray[Any],
-        signals: NDArray[Any] | None = None,
-        *,
-        texts: Sequence[str],
-        checks: Mapping[str, NDArray[np.float64]],
-    ) -> NDArray[np.float64]:
-        assert signals is not None
-        found = []
-        for row, text in enumerate(texts):
-            values = np.nan_to_num(states[row].astype(np.float64)).tolist() + signals[row].astype(np.float64).tolist()
-            seen = sum(float(np.nan_to_num(checks[name][row])) for name in sorted(checks))
-            found.append(sum(v * (k + 1) for k, v in enumerate(values)) / 100 + len(text) / 1000 + seen)
-        return 1 / (1 + np.exp(-np.array(found)))
 
 
 class Blocks:
@@ -95,7 +73,9 @@ def test_what_comes_later_is_not_there(run: Run) -> None:
 
 
 def test_the_same_bits_live_replayed_inspected_and_from_the_run(run: Run) -> None:
-    cascade = Cascade([Gate("action:1", 2, Weighing(), 0.999), Gate("action:3", None, Weighing(), 1.0, taps=TAPS)])
+    cascade = Cascade(
+        [Gate("action:1", 2, EvidenceProbe(), 0.999), Gate("action:3", None, EvidenceProbe(), 1.0, taps=TAPS)]
+    )
     assert (cascade.gates[1].layer, cascade.layers) == (4, (2, 4))
     table = score_run(run, cascade.gates)
     assert len(set(table.scores[~np.isnan(table.scores)].tolist())) > 12

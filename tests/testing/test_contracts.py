@@ -24,7 +24,7 @@ from probecascade.policies import (
     TokenLimit,
 )
 from probecascade.probes import LinearProbe
-from probecascade.testing import ConstantProbe, RecordingPolicy, check_policy, check_probe
+from probecascade.testing import ConstantProbe, EvidenceProbe, RecordingPolicy, check_policy, check_probe
 
 WIDTH = 6
 PROBE = LinearProbe(np.zeros(WIDTH), np.full(WIDTH, 2.0), np.linspace(-1, 1, WIDTH), 0.1)
@@ -33,9 +33,21 @@ SURFACE = LinearProbe(
 )
 
 
-@pytest.mark.parametrize("probe", [PROBE, SURFACE, ConstantProbe(0.5)])
+@pytest.mark.parametrize("probe", [PROBE, SURFACE, ConstantProbe(0.5), EvidenceProbe()])
 def test_our_probes_keep_the_contract(probe: Any) -> None:
-    check_probe(probe, WIDTH)
+    check_probe(probe, WIDTH, checks=["tool_exists"])
+
+
+def test_the_fake_sees_all_that_it_is_shown() -> None:
+    states, signals = np.ones((1, WIDTH)), np.ones((1, len(SIGNALS)))
+    given: dict[str, Any] = {"texts": ["a"], "checks": {"tool_exists": np.ones(1)}}
+    others = [
+        EvidenceProbe().score(2 * states, signals, **given),
+        EvidenceProbe().score(states, 2 * signals, **given),
+        EvidenceProbe().score(states, signals, **given | {"texts": ["b"]}),
+        EvidenceProbe().score(states, signals, **given | {"checks": {"tool_exists": np.zeros(1)}}),
+    ]
+    assert len({float(score[0]) for score in [EvidenceProbe().score(states, signals, **given), *others]}) == 5
 
 
 class Unbounded:
@@ -58,6 +70,15 @@ class Relative:
 
     def score(self, states: NDArray[Any], signals: NDArray[Any] | None = None) -> NDArray[np.float64]:
         return PROBE.score(states - states.mean(axis=0)) if len(states) else np.zeros(0)
+
+
+class Counting:
+    """Compares a text with the others of its batch."""
+
+    reads = frozenset({"text"})
+
+    def score(self, states: Any, signals: Any = None, *, texts: Any, checks: Any) -> NDArray[np.float64]:
+        return np.array([len(text) / (1 + sum(map(len, texts))) for text in texts], dtype=np.float64)
 
 
 class Writing:
@@ -91,6 +112,7 @@ class Leaky:
         (Halved(), "float64"),
         (Column(), "one score per row"),
         (Relative(), "bit for bit"),
+        (Counting(), "bit for bit"),
         (Writing(), "leaves its inputs alone"),
         (Fickle(), "whenever asked"),
         (Leaky(), "nan is refused"),
