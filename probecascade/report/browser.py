@@ -38,6 +38,7 @@ def browser_record(
     names = {name: place for place, name in enumerate(run.checkpoint_names)}
     return {
         "of": len(run),
+        "base": _number(float(run.episodes.failed[run.episodes.labelled].mean())),
         "checkpoints": list(names),
         "gates": [] if judged is None else _gates(judged),
         "episodes": [

@@ -18,11 +18,11 @@ from probecascade.report import figures
 from probecascade.report.browser import browser_record
 from probecascade.report.held_out import Judged
 from probecascade.report.layers import by_round, heat_map, reliability, trajectories
-from probecascade.report.outcomes import failure_modes, lead_time, transfer_matrices
+from probecascade.report.outcomes import failure_modes, lead_sentence, lead_time, leads, transfer_matrices
 from probecascade.report.page import Chapter, Page, Table
 from probecascade.report.pictures import Picture, Row
 from probecascade.report.shares import shares_by_gate
-from probecascade.report.words import cascade_sentences, gate_rows, margins, percent, selected_rows
+from probecascade.report.words import AGAINST, answer, cascade_sentences, gate_rows, percent, selected_rows
 from probecascade.store import Run
 from probecascade.thresholds.operating import frontier
 
@@ -56,12 +56,16 @@ class Material:
         """The page; `limit`: at most so many episodes in the browser."""
         run = self.run
         record = browser_record(run, self.modes, self.scores, self.judged, limit=limit)
-        told = [] if self.cascade is None or self.judged is None else cascade_sentences(self.cascade, self.judged)
+        told: list[str] = []
+        if self.cascade is not None and self.judged is not None:
+            early = lead_sentence(leads(run, self.judged))
+            told = cascade_sentences(self.cascade, self.judged, [early] if early else [])
         shown = len(record["episodes"])
         return Page(
             title=f"When does {run.header.get('model', {}).get('model', 'the model')} know that it fails?",
             facts=self._facts(),
-            verdicts=[*self.sweep["verdicts"][:1], *margins(self.sweep), *self.sweep["verdicts"][1:]],
+            verdicts=answer(self.sweep),
+            against=[sentence for sentence in self.sweep["verdicts"] if sentence.startswith(AGAINST)],
             cascade=told,
             chapters=self.chapters,
             episodes=record,
@@ -180,8 +184,8 @@ class Material:
                     rows=along,
                 )
             )
-        early = lead_time(self.run, judged)
-        return pictures if early is None else [*pictures, early]
+        early = leads(self.run, judged)
+        return [*pictures, lead_time(early)] if early else pictures
 
     def _selected(self) -> Table:
         titles = [
@@ -236,8 +240,13 @@ class Material:
                 f"of the other {parts['test']} alone."
             )
         method += [f"Skipped: {row['checkpoint']} ({row['reason']})." for row in sweep["skipped"]]
-        absent = {(row["name"], row["reason"]) for row in sweep["absent"]}
-        return method + [f"Not to be had: the baseline {name} ({reason})." for name, reason in sorted(absent)]
+        absent: dict[tuple[str, str], list[str]] = {}
+        for row in sweep["absent"]:
+            absent.setdefault((row["name"], row["reason"]), []).append(row["checkpoint"])
+        return method + [
+            f"Not to be had: the baseline {name} at {', '.join(places)} ({reason})."
+            for (name, reason), places in absent.items()
+        ]
 
 
 def check_sweep(run: Run, scores: Mapping[str, NDArray[np.float64]]) -> None:

@@ -39,6 +39,7 @@ FORMATS = ("png", "svg", "pdf")
 _BINS = 30  # at most; fewer episodes than its square get as many as the square root of theirs
 _TAIL = 0.5  # per cent of the scores at each end that are gathered in the outermost bins
 _COLUMNS = 3
+_UPRIGHT = 6  # gates whose names find room side by side
 
 
 class Thresholds(Protocol):
@@ -67,7 +68,7 @@ def caught_by_gate(
     `resampling`, over groups. UsageError where matplotlib is missing.
     """
     shares = shares_by_gate(data, result, groups, resampling=resampling)
-    figure = new_figure(1.4 * len(shares) + 4.6, 5.2)
+    figure = new_figure(min(1.4 * len(shares) + 4.6, 9.6), 5.2)
     axes = figure.subplots()
     places = np.arange(len(shares))
     series = (
@@ -95,6 +96,8 @@ def caught_by_gate(
     if targets.keep is not None:
         axes.axhline(100 * float(targets.keep), color=TARGET, linestyle=":", label="target: successes kept")
     axes.set_xticks(places, [f"{name}\n(off)" if off else name for name, off in _named(calibration)])
+    if len(shares) > _UPRIGHT:
+        axes.tick_params(axis="x", rotation=30)
     axes.set_xlim(-0.5, len(shares) - 0.5)
     axes.set_ylim(0, 103)
     axes.set_xlabel("gate, in order")
@@ -188,7 +191,7 @@ def score_histograms(calibration: Thresholds, data: GateScores, *, of: str = IN_
     n_gates = data.scores.shape[1]
     columns = min(n_gates, _COLUMNS)
     rows = math.ceil(n_gates / columns)
-    figure = new_figure(4.4 * columns + 0.6, 3.4 * rows + 0.8)
+    figure = new_figure(3.6 * columns + 0.6, 3.0 * rows + 0.8)
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for gate, axes in enumerate(panels[:n_gates]):
         scores = data.scores[:, gate]

@@ -52,7 +52,10 @@ _BINS, _PER_BIN = 10, 20  # of a reliability diagram: at most so many, with at l
 
 def heat_map(sweep: Mapping[str, Any]) -> Picture:
     """AUROC of every layer and checkpoint, one panel per kind of probe."""
+    from matplotlib.patches import Rectangle
+
     names, layers, probes = sweep["checkpoints"], sweep["layers"], sweep["probes"]
+    written = len(names) * len(layers) <= _VALUES_UP_TO
     width = min(max(2.2 + 0.42 * len(names), 5.2), 11.0)
     height = min(max(1.9 + 0.26 * len(layers), 2.8), 9.0) * len(probes)
     figure = new_figure(width, height)
@@ -60,7 +63,7 @@ def heat_map(sweep: Mapping[str, Any]) -> Picture:
     cells = {(row["probe"], row["layer"], row["checkpoint"]): row for row in sweep["cells"]}
     chosen = {row["checkpoint"]: max(row["chosen"], key=row["chosen"].get) for row in sweep["selected"]}
     for probe, axes in zip(probes, panels, strict=True):
-        image = _panel(axes, [[cells[probe, layer, name] for name in names] for layer in layers], layers)
+        image = _panel(axes, [[cells[probe, layer, name] for name in names] for layer in layers], written=written)
         if len(probes) > 1:
             axes.set_title(probe, fontsize="medium")
         axes.set_xticks(range(len(names)), names, rotation=60, ha="right", rotation_mode="anchor", fontsize="small")
@@ -68,8 +71,8 @@ def heat_map(sweep: Mapping[str, Any]) -> Picture:
         axes.set_yticks(list(shown), [str(layers[k]) for k in shown], fontsize="small")
         axes.set_ylabel("layer")
         for at, name in enumerate(names):
-            axes.plot(at, layers.index(int(chosen[name])), marker="s", markersize=17 if len(layers) < 12 else 9,
-                      markerfacecolor="none", markeredgecolor=DOOMED, markeredgewidth=1.8)  # fmt: skip
+            corner = (at - 0.5, layers.index(int(chosen[name])) - 0.5)
+            axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=DOOMED, linewidth=2, zorder=3))
         figure.colorbar(image, ax=axes, label="AUROC, out of fold", fraction=0.04, pad=0.02)
     best = max(sweep["cells"], key=lambda row: row["auroc"]["value"])
     passed = sum(bool(row["above_chance"]) for row in sweep["cells"])
@@ -82,9 +85,9 @@ def heat_map(sweep: Mapping[str, Any]) -> Picture:
             f"{len(sweep['cells'])} cells lie above chance."
         ),
         caption=(
-            "Each cell: AUROC of a probe fitted at this layer and checkpoint, on groups that it has not seen. Grey "
-            "crosses and brackets: not above chance at a level that holds for all cells together. Orange frames: the "
-            "layer that was chosen most often inside the folds."
+            "Each cell: AUROC of a probe fitted at this layer and checkpoint, on groups that it has not seen. "
+            f"{'In brackets' if written else 'Crossed out'}: not above chance at a level that holds for all cells "
+            "together. Orange frames: the layer that was chosen most often inside the folds."
         ),
         figure=figure,
         rows=[
@@ -102,11 +105,10 @@ def heat_map(sweep: Mapping[str, Any]) -> Picture:
     )
 
 
-def _panel(axes: Axes, rows: Sequence[Sequence[Row]], layers: Sequence[int]) -> Any:
+def _panel(axes: Axes, rows: Sequence[Sequence[Row]], *, written: bool) -> Any:
     values = np.array([[row["auroc"]["value"] for row in line] for line in rows], dtype=np.float64)
     low = min(0.5, float(np.nanmin(values)))
     image = axes.imshow(values, origin="lower", aspect="auto", cmap=HEAT, vmin=low, vmax=1.0, interpolation="nearest")
-    written = values.size <= _VALUES_UP_TO
     for y, line in enumerate(rows):
         for x, row in enumerate(line):
             sure, value = bool(row["above_chance"]), values[y, x]

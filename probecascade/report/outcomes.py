@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,11 +22,34 @@ _CLASSES = (("failures", True, DOOMED, "-", "//"), ("would-be successes", False,
 _LABEL = 24  # characters of a kind's name that a transfer matrix has room for
 
 
-def lead_time(run: Run, judged: Judged) -> Picture | None:
-    """How much was still to come when a gate aborted, and how long after the episode was lost. None without aborts."""
-    rows = _leads(run, judged)
-    if not rows:
-        return None
+def leads(run: Run, judged: Judged) -> list[Row]:
+    """One row per abort of an episode that had no part in the cascade: how much was still to come, and how long it was
+    lost (None where the environment does not know; below 0: the abort came first)."""
+    return [row for g, gate in enumerate(judged.gates) for row in _leads_at(run, judged, g, gate)]
+
+
+def lead_sentence(rows: Sequence[Row]) -> str:
+    """How early the aborts of failures came, in words; empty where there is none."""
+    own = [row for row in rows if row["failed"]]
+    if not own:
+        return ""
+    tokens, rounds = (float(np.median([row[key] for row in own])) for key in ("tokens_to_end", "rounds_to_end"))
+    text = (
+        f"Half of the {len(own)} aborted failures had at least {tokens:.0f} tokens still to come, half at least "
+        f"{rounds:g} rounds."
+    )
+    since = [row["tokens_after_doomed"] for row in own if row["tokens_after_doomed"] is not None]
+    if not since:
+        return text
+    before, at = sum(value < 0 for value in since), sum(value == 0 for value in since)
+    return (
+        f"{text} Of the {len(since)} of which the environment knows when they were lost, {before} were aborted before "
+        f"that token, {at} at it and {len(since) - before - at} after it."
+    )
+
+
+def lead_time(rows: Sequence[Row]) -> Picture:
+    """How much was still to come when a gate aborted, and how long after the episode was lost; rows of `leads`."""
     known = [row for row in rows if row["tokens_after_doomed"] is not None]
     figure = new_figure(8.2, 6.2 if known else 3.4)
     panels = figure.subplots(2 if known else 1, 2, squeeze=False).ravel()
@@ -36,19 +59,10 @@ def lead_time(run: Run, judged: Judged) -> Picture | None:
         _curve(panels[2], known, "tokens_after_doomed", "tokens from being lost to the abort")
         _bars(panels[3], known, "rounds_after_doomed", "rounds from being lost to the abort")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", fontsize="small", ncols=2)
-    median = float(np.median([row["tokens_to_end"] for row in rows if row["failed"]] or [math.nan]))
-    lost = ""
-    if known:
-        since = [row["tokens_after_doomed"] for row in known]
-        before = sum(tokens < 0 for tokens in since)
-        lost = (
-            f" The environment knows when {len(known)} of them were lost: {before} were aborted before, "
-            f"{len(known) - before} after (median {np.median(since):.0f} tokens)."
-        )
     return Picture(
         name="lead-time",
         title="How early do aborts come?",
-        alt=f"Half of the aborted failures had at least {median:.0f} tokens still to come.{lost}",
+        alt=lead_sentence(rows) or "No failure was aborted.",
         caption=(
             f"The {len(rows)} aborts among the episodes that took no part in the cascade. Upper panels: what the "
             "episode went on to spend after the gate."
@@ -60,31 +74,25 @@ def lead_time(run: Run, judged: Judged) -> Picture | None:
     )  # fmt: skip
 
 
-def _leads(run: Run, judged: Judged) -> list[Row]:
-    table = run.episodes
-    rows: list[Row] = []
-    for g, gate in enumerate(judged.gates):
-        hit = judged.use & (judged.first == g)
-        if not hit.any():
-            continue
-        here = run.rows(gate)
-        round_of = dict(zip(here.episode.tolist(), here.round.tolist(), strict=True))
-        for index in np.flatnonzero(hit).tolist():
-            lost_round, lost_tokens = int(table.doomed_round[index]), int(table.doomed_tokens[index])
-            to_end = int(judged.table.tokens_after[index, g])
-            since = int(table.tokens[index]) - to_end - lost_tokens
-            rows.append(
-                {
-                    "episode": table.episode_id[index],
-                    "gate": gate,
-                    "failed": bool(table.failed[index]),
-                    "tokens_to_end": to_end,
-                    "rounds_to_end": int(table.rounds[index]) - round_of[index],
-                    "tokens_after_doomed": since if lost_tokens >= 0 else None,
-                    "rounds_after_doomed": round_of[index] - lost_round if lost_round >= 0 else None,
-                }
-            )
-    return rows
+def _leads_at(run: Run, judged: Judged, g: int, gate: str) -> Iterator[Row]:
+    hit = judged.use & (judged.first == g)
+    if not hit.any():
+        return
+    table, here = run.episodes, run.rows(gate)
+    round_of = dict(zip(here.episode.tolist(), here.round.tolist(), strict=True))
+    for index in np.flatnonzero(hit).tolist():
+        lost_round, lost_tokens = int(table.doomed_round[index]), int(table.doomed_tokens[index])
+        to_end = int(judged.table.tokens_after[index, g])
+        since = int(table.tokens[index]) - to_end - lost_tokens
+        yield {
+            "episode": table.episode_id[index],
+            "gate": gate,
+            "failed": bool(table.failed[index]),
+            "tokens_to_end": to_end,
+            "rounds_to_end": int(table.rounds[index]) - round_of[index],
+            "tokens_after_doomed": since if lost_tokens >= 0 else None,
+            "rounds_after_doomed": round_of[index] - lost_round if lost_round >= 0 else None,
+        }
 
 
 def _curve(axes: Axes, rows: Sequence[Row], key: str, label: str) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
 
 from probecascade.report.browser import as_script
 from probecascade.report.pictures import Picture
-
-_LONG = 420  # characters from which a sentence is an enumeration that is folded away
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +38,9 @@ class Chapter:
 class Page:
     """All that the page says.
 
-    verdicts: the answer, most important first; cascade: what a cascade comes to, if there is one. facts: name and
-    value of what was looked at. episodes: of `browser.browser_record`. method: how the numbers were made.
+    verdicts: the answer, most important first; against: what is folded away below it; cascade: what a cascade comes
+    to, if there is one. facts: name and value of what was looked at. episodes: of `browser.browser_record`. method:
+    how the numbers were made.
     """
 
     title: str
@@ -51,7 +50,8 @@ class Page:
     episodes: Mapping[str, Any]
     method: Sequence[str]
     cascade: Sequence[str] = ()
-    notes: Sequence[str] = field(default=())
+    against: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
     def html(self) -> str:
         """The page. It asks nothing of the network; what stands in a transcript is shown and never run."""
@@ -64,7 +64,6 @@ class Page:
                                          lstrip_blocks=True)  # fmt: skip
         return environment.from_string(layout).render(
             page=self,
-            long=[sentence for sentence in self.verdicts[1:] if len(sentence) > _LONG],
             style=style,
             script=script,
             script_hash=f"'sha256-{digest}'",

@@ -44,6 +44,9 @@ class Picture:
         from matplotlib import rc_context
 
         buffer = io.BytesIO()
+        if self.figure.get_layout_engine() is not None:  # once for all forms: it takes longest
+            self.figure.draw_without_rendering()
+            self.figure.set_layout_engine("none")
         undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
         with rc_context({"svg.hashsalt": self.name}):
             self.figure.savefig(buffer, format=form, metadata=undated, dpi=200 if form == "png" else 120)

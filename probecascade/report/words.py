@@ -13,9 +13,12 @@ from probecascade.report.held_out import Judged
 RIVALS = {"prompt": "the prompt alone", "surface": "surface signals", "tfidf": "the text so far"}
 """The baselines that the answer is told against."""
 
+AGAINST = ("The probe beats", "The probe does not beat")
+"""How the verdicts begin that go through the checkpoints one by one."""
 
-def cascade_sentences(cascade: Cascade, judged: Judged) -> list[str]:
-    """What it promises, and what it caught, kept and saved."""
+
+def cascade_sentences(cascade: Cascade, judged: Judged, early: Sequence[str] = ()) -> list[str]:
+    """What it caught, kept and saved, how early that came, and what it promises."""
     promise = [cascade.promise] if cascade.promise else ["This cascade makes no promise."]
     result = judged.result
     if result is None:
@@ -28,27 +31,46 @@ def cascade_sentences(cascade: Cascade, judged: Judged) -> list[str]:
         f"That saves {share(tokens.share)} of all tokens and {share(calls.share)} of all tool calls: of the tokens "
         f"{percent(tokens.doomed_share.value)} on failures, and {percent(tokens.success_share.value)} on episodes that "
         "would have succeeded.",
+        *early,
         *promise,
     ]
 
 
-def margins(sweep: Mapping[str, Any]) -> list[str]:
-    """What the best probe that is better than chance adds to the obvious, where something is left to save."""
-    rows = [row for row in sweep["selected"] if row["above_chance"] and not row["closing"] and row["gains"]]
+def answer(sweep: Mapping[str, Any]) -> list[str]:
+    """The sweep's verdicts, with what the best probe adds to the obvious in place of the enumerations (`AGAINST`)."""
+    told = [sentence for sentence in sweep["verdicts"] if not sentence.startswith(AGAINST)]
+    first = 2 if len(told) > 1 and told[1].startswith("It is predicted best") else 1
+    return [*told[:first], *_margins(sweep), *told[first:]]
+
+
+def _margins(sweep: Mapping[str, Any]) -> list[str]:
+    """What the best probe that is better than chance adds, where something is left to save, and where others do."""
+    rows = [row for row in sweep["selected"] if row["above_chance"] and not row["closing"]]
     if not rows:
         return []
     best = max(rows, key=lambda row: row["auroc"]["value"])
-    gains = [
+    at = [
         f"{number(best['gains'][name]['auroc'], signed=True)} over {words}"
         for name, words in RIVALS.items()
         if name in best["gains"]
     ]
-    if not gains:
+    judged = [row for row in sweep["selected"] if not row["closing"]]
+    beaten = []
+    for name, words in RIVALS.items():
+        beside = [row for row in judged if name in row["gains"]]
+        wins = sum(row["above_chance"] and row["gains"][name]["auroc"]["low"] > 0 for row in beside)
+        if beside:
+            beaten.append(f"{words} at {wins} of {len(beside)}")
+    if not at:
         return []
     return [
-        f"At {best['checkpoint']}, where it is predicted best, the AUROC of {number(best['auroc'])} is "
-        f"{', '.join(gains)}, on the same episodes."
+        f"At {best['checkpoint']} that is, on the same episodes, {_listed(at)}.",
+        f"Of the checkpoints at which something is left to save, the probe beats {_listed(beaten)}.",
     ]
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def gate_rows(cascade: Cascade, judged: Judged) -> list[list[str]]:
@@ -83,17 +105,17 @@ def selected_rows(sweep: Mapping[str, Any]) -> list[list[str]]:
                 number(row["auroc"]),
                 "–" if caught["value"] is None else percent(caught["value"]),
                 number(row["pair_accuracy"]),
-                *("–" if gain is None else number(gain["auroc"], signed=True) for gain in gains),
+                *("–" if gain is None else number(gain["auroc"], signed=True, digits=2) for gain in gains),
             ]
         )
     return rows
 
 
-def number(interval: Mapping[str, Any], *, signed: bool = False) -> str:
+def number(interval: Mapping[str, Any], *, signed: bool = False, digits: int = 3) -> str:
     """`0.812 [0.750, 0.871]`, or a dash."""
     if interval["value"] is None:
         return "–"
-    value, low, high = (f"{interval[key]:{'+' if signed else ''}.3f}" for key in ("value", "low", "high"))
+    value, low, high = (f"{interval[key]:{'+' if signed else ''}.{digits}f}" for key in ("value", "low", "high"))
     return f"{value} [{low}, {high}]"
 
 

@@ -119,7 +119,8 @@
   }
 
   function standing(episode) {
-    const held = "Scores marked “held out” are of probes fitted on other groups (out of fold).";
+    const share = (100 * data.base).toFixed(0);
+    const held = `Scores marked “held out” are of probes fitted on other groups (out of fold). Solid frame: at or above the run's share of failures, ${share} %; dashed: below.`;
     if (!data.gates.length) return held;
     if (episode.part === "fit")
       return `${held} This episode's group fitted the cascade's probes: their scores here would flatter, so they and what the cascade would have done are left out.`;
@@ -174,7 +175,7 @@
         parts.push(limit === null ? `gate ${own.toFixed(2)}, off` : `gate ${own.toFixed(2)} ${own >= limit ? "≥" : "<"} ${limit.toFixed(2)}`);
       } else if (gate >= 0 && episode.part === "fit") parts.push("gate: not shown");
       const level = held === null ? own : held;
-      const look = level === null ? "" : level >= 0.5 ? " high" : " low";
+      const look = level === null ? "" : level >= data.base ? " high" : " low";
       box.append(make("span", { class: `point${look}`, title: `${tokens} tokens so far` }, parts.join(" · ")));
     }
     return box;
