@@ -126,11 +126,11 @@ def _sweep_layer(
 
 def _fit(design: Design, failed: Labels, trains: Sequence[Index], strengths: Sequence[float]) -> Array:
     """As `solve`, with as many fits at a time as memory should hold, in designs that suit them."""
-    coarse = design.too_coarse(trains)
-    fine = np.flatnonzero(~coarse)
+    suited = design.suits(trains)
+    common, apart = np.flatnonzero(suited), np.flatnonzero(~suited)
     some = max(1, _AT_ONCE // (len(failed) * len(strengths)))
-    batches = [(fine[first : first + some], design) for first in range(0, len(fine), some)]
-    batches += [(np.array([fit]), Design.of(design.rows, trains[fit])) for fit in map(int, np.flatnonzero(coarse))]
+    batches = [(common[first : first + some], design) for first in range(0, len(common), some)]
+    batches += [(np.array([fit]), Design.of(design.rows, trains[fit])) for fit in map(int, apart)]
     logits = np.empty((len(trains), len(strengths), len(failed)))
     for fits, own in batches:
         logits[fits] = solve(own, failed, [trains[fit] for fit in fits], strengths)

@@ -15,25 +15,25 @@ Floats = NDArray[Any]  # float32 or float64
 Labels = NDArray[np.bool_]
 Index = NDArray[np.intp]
 
-_FINE = 1e-3
-"""The spread of a feature over a training set, as a share of that over all rows, that float32 still resolves."""
+_NARROW = 1e-6  # below this variance of a standardised feature, only the rows tell what is constant
+_ALIKE = 1.2
 
 
 @dataclass(frozen=True, eq=False)
 class Design:
     """rows: (n, d). mean, scale: (d,) of all rows or of some; features: (n, d), the rows standardised by them.
 
-    single: the features in float32. variance: (rank,) eigenvalues of the features' second moments, and axes:
-    (d, rank) their vectors, both float32, rank at most min(n, d): they steer a search and decide no result.
+    axes: (d, rank), principal axes of the features; scores: (n, rank), the features along them; variance:
+    (rank,), rising, of the scores. These are float32: they steer a search and decide no result.
     """
 
     rows: Array
     mean: Array
     scale: Array
     features: Array
-    single: Floats
-    variance: Floats
     axes: Floats
+    scores: Floats
+    variance: Floats
 
     @classmethod
     def of(cls, rows: Array, train: Index | None = None) -> Design:
@@ -43,7 +43,8 @@ class Design:
         features = (rows - mean) / scale
         single = np.zeros(rows.shape, dtype=np.float32)
         single[inside] = features[inside]
-        return cls(rows, mean, scale, features, single, *_principal_axes(single[inside]))
+        axes, variance = _principal_axes(single[inside])
+        return cls(rows, mean, scale, features, axes, single @ axes, variance)
 
     def standards(self, trains: Sequence[Index]) -> tuple[Array, Array]:
         """Mean and inverse scale of the features over each training set, (n_fits, d).
@@ -54,19 +55,21 @@ class Design:
         sizes = sets.sum(axis=1, keepdims=True)
         mean = sets @ self.features / sizes
         variance = sets @ np.square(self.features) / sizes - np.square(mean)
-        narrow = variance < _FINE**2
+        narrow = variance < _NARROW
         inverse = 1.0 / np.sqrt(np.where(narrow, 1.0, variance))
         for fit in map(int, np.flatnonzero(narrow.any(axis=1))):
-            # Squares no longer tell what is constant: the rows do.
             columns = np.flatnonzero(narrow[fit])
             own_mean, own_scale, constant = _moments(self.rows[np.ix_(trains[fit], columns)])
             mean[fit, columns] = (own_mean - self.mean[columns]) / self.scale[columns]
             inverse[fit, columns] = np.where(constant, 0.0, self.scale[columns] / own_scale)
         return mean, inverse
 
-    def too_coarse(self, trains: Sequence[Index]) -> Labels:
-        """Of which training sets a feature's spread is lost in float32, (n_fits,): they need a design of their own."""
-        return np.asarray(self.standards(trains)[1].max(axis=1) > 1.0 / _FINE)
+    def suits(self, trains: Sequence[Index]) -> Labels:
+        """Over which training sets each feature that varies at all has nearly the scale it has here, (n_fits,)."""
+        _, inverse = self.standards(trains)
+        varies = (self.features != 0.0).any(axis=0)
+        alike = (inverse > 1.0 / _ALIKE) & (inverse < _ALIKE)
+        return np.asarray((alike | ~varies).all(axis=1))
 
 
 def members(trains: Sequence[Index], n: int) -> Array:
@@ -87,10 +90,11 @@ def _moments(rows: Array) -> tuple[Array, Array, Labels]:
 
 
 def _principal_axes(features: Floats) -> tuple[Floats, Floats]:
+    """Axes (d, rank) and the variance along them (rank,), by the smaller Gram matrix."""
     n, d = features.shape
     if d <= n:
         values, vectors = eigh(features.T @ features, driver="evd")
-        return np.maximum(values, 0.0) / n, vectors
+        return vectors, np.maximum(values, 0.0) / n
     values, vectors = eigh(features @ features.T, driver="evd")
     kept = values > n * np.finfo(features.dtype).eps * max(float(values[-1]), 1e-30)
-    return values[kept] / n, (features.T @ vectors[:, kept]) / np.sqrt(values[kept])
+    return (features.T @ vectors[:, kept]) / np.sqrt(values[kept]), values[kept] / n

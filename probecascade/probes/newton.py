@@ -1,16 +1,15 @@
 """L2 logistic regression for many training sets and strengths at once: Newton steps by conjugate gradients.
 
 All fits see the same rows and differ in which of them they train on, so one matrix product serves them
-all, and the rows that a fit does not train on get their logits from it too. The Hessian is never formed.
-Its products are taken in float32 while gradients and logits are float64, so rounding costs steps and no
-accuracy. The preconditioner is the Hessian of features of unit variance under one common curvature,
-inverted in the principal axes of all rows, which are computed once.
+all, and the rows that a fit does not train on get their logits from it too. Gradients and logits are exact,
+in float64. Directions are found in float32 in the principal axes of all rows, where the Hessian is nearly
+diagonal, as if every fit scaled its features alike; what that neglects costs steps and no accuracy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from scipy.special import expit
@@ -19,10 +18,10 @@ from probecascade.errors import DataError
 from probecascade.probes.design import Array, Design, Floats, Index, Labels, members
 from probecascade.probes.solver import log_odds
 
-_CLOSE = 5e-4  # a Newton step that moves no logit by more is the last: what it leaves is far smaller
+_CLOSE = 5e-4  # the last Newton step moves no logit by more, as a share of their spread where that is below 1
 _INEXACT = 0.1  # the preconditioned residual at which conjugate gradients stop, as a share of the first
 _FAR = 0.25  # a step that moves a logit by more is shortened where it overshoots
-_FLAT = 1.0  # where the data bend the loss by a smaller share of what the penalty does, the penalty alone is inverted
+_FLAT = 0.05  # axes along which the data bend the loss by a smaller share of what the penalty does count as flat
 _MOST_NEWTON, _MOST_GRADIENTS, _MOST_CUTS = 200, 500, 60
 _TINY = np.float32(1e-30)
 
@@ -33,7 +32,8 @@ def solve(design: Design, failed: Labels, trains: Sequence[Index], strengths: Se
     failed: (n,), y = +1 where True; trains: row numbers of each fit, of both classes, over which x is
     standardised. That is the objective of scikit-learn's StandardScaler and LogisticRegression(C=C). Returns
     the logits of all rows, trained on or not, (n_fits, n_strengths, n). Up to a strength of 1 probabilities
-    come within some 1e-5 of the minimum's. Raises DataError where the search does not converge.
+    come within some 1e-5 of the minimum's, and where all are nearly alike within as small a share of their
+    spread. Raises DataError where the search does not converge.
     """
     problem = _Problem.of(design, failed, trains, strengths)
     weights = np.zeros((len(problem.strength), design.rows.shape[1]))
@@ -45,7 +45,7 @@ def solve(design: Design, failed: Labels, trains: Sequence[Index], strengths: Se
         step = _newton_step(design, part, at)
         reach = np.abs(step.logits).max(axis=1)
         models.add(active, _shares(part, at, step, reach), step)
-        active = active[reach > _CLOSE]
+        active = active[reach > _CLOSE * np.minimum(np.ptp(models.logits[active], axis=1), 1.0)]
         if not active.size:
             return models.logits.reshape(len(trains), len(strengths), -1)
     worst = problem.strength[active].min()
@@ -124,7 +124,7 @@ def _newton_step(design: Design, problem: _Problem, at: _Models) -> _Models:
     slope, slope_bias = problem.view.gradient(problem.trained * (chance - problem.failed))
     slope += at.weights / problem.strength[:, None]
     curvature = problem.trained * (chance * (1.0 - chance))
-    weights, biases = _conjugate_gradients(_Hessian.of(design, problem, curvature), -slope, -slope_bias)
+    weights, biases = _direction(design, problem, curvature, -slope, -slope_bias)
     return _Models(weights, biases, problem.view.products(weights, biases))
 
 
@@ -157,72 +157,71 @@ def _derivative(problem: _Problem, at: _Models, step: _Models, models: Index, sh
     return np.asarray(fit + penalty)
 
 
+def _direction(
+    design: Design, problem: _Problem, curvature: Array, pull: Array, pull_bias: Array
+) -> tuple[Floats, Floats]:
+    """Weights and biases whose product with the Hessian is about the pull, in float32.
+
+    Along the axes where the data bend the loss by conjugate gradients, elsewhere by the strength alone. Weights
+    are turned into those of the features as the design scales them, and penalised as if they were still the
+    same: no more is neglected, and it is little, as the scales of a fit are nearly those of the design.
+    """
+    total, strength = curvature.sum(axis=1), problem.strength
+    first = int(np.searchsorted(design.variance, _FLAT / np.max(total * strength)))
+    axes, variance = design.axes[:, first:], design.variance[first:]
+    hessian = _Hessian(
+        design.scores[:, first:],
+        problem.view.mean.astype(np.float32) @ axes,
+        curvature.astype(np.float32),
+        strength.astype(np.float32)[:, None],
+        (total[:, None] * variance + 1.0 / strength[:, None]).astype(np.float32),
+        np.maximum(total, _TINY).astype(np.float32),
+    )
+    inverse = problem.view.inverse
+    scale = np.divide(1.0, inverse, out=np.zeros_like(inverse), where=inverse > 0).astype(np.float32)
+    single = scale * pull.astype(np.float32)
+    along = single @ axes
+    found, biases = _conjugate_gradients(hessian, along, pull_bias.astype(np.float32))
+    weights = scale * (hessian.strength * single + (found - hessian.strength * along) @ axes.T)
+    return weights, biases
+
+
 @dataclass(frozen=True, eq=False)
 class _Hessian:
-    """Second derivatives of many models, in float32, and their rough inverse.
+    """Second derivatives of models along some axes.
 
-    view, curvature (n_models, n) and strength make the product. damping: (n_models, rank), what the rough
-    inverse is on the axes (d, rank) more than off them, where it is the strength; stiffness: (n_models,), the
-    second derivative by the bias.
+    scores: (n, rank) of all rows; mean: (n_models, rank) over each one's training rows; curvature: (n_models,
+    n) of the loss by the logits; strength: (n_models, 1). diagonal: (n_models, rank) and diagonal_bias:
+    (n_models,), roughly its own.
     """
 
-    view: _View
+    scores: Floats
+    mean: Floats
     curvature: Floats
     strength: Floats
-    axes: Floats
-    damping: Floats
-    stiffness: Floats
-
-    @classmethod
-    def of(cls, design: Design, problem: _Problem, curvature: Array) -> _Hessian:
-        single = np.float32
-        total = curvature.sum(axis=1)
-        strength = problem.strength[:, None]
-        common = total[:, None]
-        steep = int(np.searchsorted(design.variance, _FLAT / np.max(common * strength)))
-        damping = 1.0 / (common * design.variance[steep:] + 1.0 / strength) - strength
-        view = _View(design.single, problem.view.mean.astype(single), problem.view.inverse.astype(single))
-        stiffness = np.maximum(total, _TINY).astype(single)
-        return cls(
-            view,
-            curvature.astype(single),
-            strength.astype(single),
-            design.axes[:, steep:],
-            damping.astype(single),
-            stiffness,
-        )
+    diagonal: Floats
+    diagonal_bias: Floats
 
     def take(self, models: Labels) -> _Hessian:
-        view = _View(self.view.features, self.view.mean[models], self.view.inverse[models])
-        return _Hessian(
-            view,
-            self.curvature[models],
-            self.strength[models],
-            self.axes,
-            self.damping[models],
-            self.stiffness[models],
-        )
+        kept = (getattr(self, field.name)[models] for field in fields(self)[1:])
+        return _Hessian(self.scores, *kept)
 
     def product(self, weights: Floats, biases: Floats) -> tuple[Floats, Floats]:
-        pulls = self.view.products(weights, biases)
+        pulls = weights @ self.scores.T
+        pulls += (biases - np.einsum("mr,mr->m", weights, self.mean))[:, None]
         pulls *= self.curvature
-        slope, total = self.view.gradient(pulls)
+        total = pulls.sum(axis=1)
+        slope = pulls @ self.scores
+        slope -= total[:, None] * self.mean
         slope += weights / self.strength
         return slope, total
 
-    def rough_inverse(self, weights: Floats, biases: Floats) -> tuple[Floats, Floats]:
-        along = weights @ self.axes
-        along *= self.damping
-        inverse = along @ self.axes.T
-        inverse += weights * self.strength
-        return inverse, biases / self.stiffness
 
-
-def _conjugate_gradients(hessian: _Hessian, target: Array, target_bias: Array) -> tuple[Array, Array]:
-    """About the weights and biases at which the product is the target; models that are near enough drop out."""
-    weights, biases = np.zeros_like(target), np.zeros_like(target_bias)
-    left, left_bias = target.astype(np.float32), target_bias.astype(np.float32)
-    way, way_bias = hessian.rough_inverse(left, left_bias)
+def _conjugate_gradients(hessian: _Hessian, pull: Floats, pull_bias: Floats) -> tuple[Floats, Floats]:
+    """Solve for each model until what is left of its pull is small; those that are done drop out."""
+    weights, biases = np.zeros_like(pull), np.zeros_like(pull_bias)
+    left, left_bias = pull.copy(), pull_bias.copy()
+    way, way_bias = left / hessian.diagonal, left_bias / hessian.diagonal_bias
     size = _inner(left, left_bias, way, way_bias)
     enough = _INEXACT**2 * size
     active = np.arange(len(biases))
@@ -233,7 +232,7 @@ def _conjugate_gradients(hessian: _Hessian, target: Array, target_bias: Array) -
         biases[active] += length * way_bias
         left -= length[:, None] * bent
         left_bias -= length * bent_bias
-        ahead, ahead_bias = hessian.rough_inverse(left, left_bias)
+        ahead, ahead_bias = left / hessian.diagonal, left_bias / hessian.diagonal_bias
         new = _inner(left, left_bias, ahead, ahead_bias)
         on = new > enough
         if not on.any():
@@ -248,4 +247,4 @@ def _conjugate_gradients(hessian: _Hessian, target: Array, target_bias: Array) -
 
 
 def _inner(a: Floats, a_bias: Floats, b: Floats, b_bias: Floats) -> Floats:
-    return np.asarray(np.einsum("md,md->m", a, b) + a_bias * b_bias)
+    return np.asarray(np.einsum("mr,mr->m", a, b) + a_bias * b_bias)

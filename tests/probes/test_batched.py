@@ -100,6 +100,17 @@ def assert_agreement(rows: Array, failed: Any, groups: Any) -> None:
         np.testing.assert_allclose(ours, by_scikit_learn(rows, failed, folds, strength), atol=1e-4, rtol=0)
 
 
+def test_scores_that_are_nearly_alike_keep_their_order() -> None:
+    """At tiny strengths all scores are near the base rate, and only differences from it rank them."""
+    rows, failed, groups = episodes(120, 40)
+    folds = grouped_folds(failed, groups, 4, 0)
+    (ours,) = held_out_logits(Design.of(rows), failed, folds, (1e-7,))
+    theirs = by_scikit_learn(rows, failed, folds, 1e-7)
+    theirs = np.log(theirs / (1.0 - theirs))
+    assert np.ptp(theirs) < 1e-3
+    np.testing.assert_allclose(ours, theirs, atol=1e-3 * np.ptp(theirs), rtol=0)
+
+
 def test_classes_that_separate_are_fitted_at_great_strengths() -> None:
     rows, failed, groups = episodes(120, 60, planted=8.0)
     folds = grouped_folds(failed, groups, 3, 0)
