@@ -123,6 +123,7 @@ def test_numbers_can_be_taken_from_the_page(elements: Elements, world: World) ->
         assert unquote(href.partition(",")[2]) == picture.csv()
 
 
+@pytest.mark.slow
 def test_it_is_the_same_page_every_time(text: str, world: World) -> None:
     assert world.material().page().html() == text
 

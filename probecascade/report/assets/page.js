@@ -184,7 +184,7 @@
   function curve(episode) {
     const points = episode.points.filter((point) => point[3] !== null);
     if (points.length < 2) return null;
-    const W = 640, H = 170, L = 40, R = 12, T = 12, B = 34;
+    const W = 640, H = 180, L = 40, R = 12, T = 22, B = 34;
     const x = (tokens) => L + ((W - L - R) * tokens) / Math.max(1, episode.tokens);
     const y = (score) => H - B - (H - T - B) * score;
     const draw = (tag, options, ...children) => {
@@ -200,13 +200,13 @@
       svg.append(draw("text", { x: L - 6, y: y(tick) + 4, "text-anchor": "end", fill: "#333" }, String(tick)));
     }
     svg.append(draw("text", { x: L, y: H - 6, fill: "#333" }, `held-out P(failure) over ${episode.tokens} tokens`));
-    const upright = (tokens, colour, dash, text) => {
+    const upright = (tokens, colour, dash, text, height) => {
       svg.append(draw("line", { x1: x(tokens), x2: x(tokens), y1: T, y2: H - B, stroke: colour, "stroke-width": 2, "stroke-dasharray": dash }));
       const right = x(tokens) > W * 0.8;
-      svg.append(draw("text", { x: x(tokens) + (right ? -4 : 4), y: H - B + 14, fill: colour, "text-anchor": right ? "end" : "start" }, text));
+      svg.append(draw("text", { x: x(tokens) + (right ? -4 : 4), y: height, fill: colour, "text-anchor": right ? "end" : "start" }, text));
     };
-    if (episode.lost) upright(episode.lost[1], "#555", "2 3", "lost");
-    if (episode.abort !== null && episode.abort >= 0) upright(episode.tokens - episode.saved[0], "#b34700", "", "aborted");
+    if (episode.lost) upright(episode.lost[1], "#555", "2 3", "lost", T - 8);
+    if (episode.abort !== null && episode.abort >= 0) upright(episode.tokens - episode.saved[0], "#b34700", "", "aborted", H - B + 14);
     const line = points.map((point) => `${x(point[2]).toFixed(1)},${y(point[3]).toFixed(1)}`).join(" ");
     svg.append(draw("polyline", { points: line, fill: "none", stroke: "#0072B2", "stroke-width": 2 }));
     for (const point of points) {
