@@ -290,6 +290,16 @@ def test_several_kinds_of_probes_are_swept_and_chosen_among() -> None:
     assert row_of(result.cells, probe="mass-mean", layer=2)["auroc"]["low"] > 0.75
 
 
+def test_a_layer_that_is_the_same_for_all_episodes_is_worth_chance() -> None:
+    """As the embedding layer is at a checkpoint whose token never changes."""
+    _, failed, states = noise(160, 12, names=("prompt",))
+    states["prompt", 0][:] = 3.7
+    result = sweep_run(SimulatedRun(failed, alone(160), states), resampling=FEW)  # type: ignore[arg-type]
+    for found in (row_of(result.cells, layer=0), row_of(result.baselines, name="embedding")):
+        assert {key: found["auroc"][key] for key in ("value", "low", "high")} == {"value": 0.5, "low": 0.5, "high": 0.5}
+    assert not row_of(result.cells, layer=0)["above_chance"]
+
+
 def test_one_layer_of_one_checkpoint_is_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     layers = tuple(range(10))
     _, failed, states = noise(60, 11, layers=layers)
