@@ -83,15 +83,21 @@ def swept(
 
 
 def looped(
-    made: States, failed: NDArray[np.bool_], groups: NDArray[np.intp], folds: list[Fold], inner_folds: int | None
+    made: States,
+    failed: NDArray[np.bool_],
+    groups: NDArray[np.intp],
+    folds: list[Fold],
+    inner_folds: int | None,
+    dtype: str,
 ) -> Floats:
-    """The same by scikit-learn, fit by fit, in the dtype in which the states are stored.
+    """The same by scikit-learn, fit by fit, with states of this dtype.
 
     As the package does, it takes the strength with the least log-loss over all folds, or in each fold the one
     with the least over the inner folds of its training rows.
     """
     scores = np.empty((len(made), len(failed)))
-    for place, rows in enumerate(made.values()):
+    for place, stored in enumerate(made.values()):
+        rows = stored.astype(dtype)
         logits = loop_over_folds(rows, failed, folds)
         best = [best_strength(logits, failed)] * len(folds)
         if inner_folds is not None:
@@ -105,7 +111,7 @@ def looped(
     return scores
 
 
-def loop_over_folds(rows: NDArray[np.float32], failed: NDArray[np.bool_], folds: list[Fold]) -> Floats:
+def loop_over_folds(rows: NDArray[Any], failed: NDArray[np.bool_], folds: list[Fold]) -> Floats:
     """Out-of-fold logits at every strength, (n_strengths, n), each fold's at the overall log-odds of failure.
 
     Each fold is scaled once for all strengths.
@@ -137,19 +143,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Seconds of both sides, how far their AUROCs differ, and the memory of all."""
     failed, groups = labels(options.episodes, options.seed)
     folds = grouped_folds(failed, groups, options.folds, options.seed)
-    inner = options.inner_folds
     seconds = {"sweep": 0.0, "sklearn": 0.0}
     values: dict[str, list[float]] = {name: [] for name in seconds}
     with PeakMemory() as memory:
         for checkpoint in tqdm(range(options.checkpoints), unit="checkpoint", file=sys.stderr, disable=None):
             made = states(failed, options.layers, options.dims, (options.seed, checkpoint))
-            runs = [
-                {
-                    "sweep": timed(lambda made=made: swept(made, failed, groups, folds, inner, options.threads)),  # type: ignore[misc]
-                    "sklearn": timed(lambda made=made: looped(made, failed, groups, folds, inner)),  # type: ignore[misc]
-                }
-                for _ in range(options.repeats)
-            ]
+            runs = [take_turns(made, failed, groups, folds, options) for _ in range(options.repeats)]
             for name in seconds:
                 seconds[name] += statistics.median(run[name][0] for run in runs)
                 values[name] += [auroc(scores, failed) for scores in runs[0][name][1]]
@@ -161,6 +160,21 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "sklearn_seconds": seconds["sklearn"],
         "auroc_lowest": min(values["sweep"]),
         "auroc_highest": max(values["sweep"]),
+    }
+
+
+def take_turns(
+    made: States,
+    failed: NDArray[np.bool_],
+    groups: NDArray[np.intp],
+    folds: list[Fold],
+    options: argparse.Namespace,
+) -> dict[str, tuple[float, Any]]:
+    """Seconds and scores of both sides on one checkpoint."""
+    inner = options.inner_folds
+    return {
+        "sweep": timed(lambda: swept(made, failed, groups, folds, inner, options.threads)),
+        "sklearn": timed(lambda: looped(made, failed, groups, folds, inner, options.dtype)),
     }
 
 
@@ -180,6 +194,9 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--inner-folds", type=positive, help="choose strengths within each fold over so many (default: on the folds)")
     add("--repeats", type=positive, default=1, help="runs of each side on each checkpoint (default: 1)")
     add("--threads", type=positive, default=1, help="threads of either side (default: 1)")
+    add(
+        "--dtype", choices=("float32", "float64"), default="float32", help="of scikit-learn's states (default: float32)"
+    )
     add("--seed", type=int, default=0)
     return parser.parse_args(arguments)
 
@@ -187,9 +204,9 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print. 1 if the AUROCs differ by too much, 2 on bad input."""
     options = read_options(arguments)
-    counts = ("layers", "checkpoints", "episodes", "dims", "folds", "inner_folds", "threads")
-    sizes = {name: getattr(options, name) for name in counts}
-    ran_on = machine() | {"scikit-learn": version("scikit-learn"), "strengths": len(STRENGTHS)} | sizes
+    given = ("layers", "checkpoints", "episodes", "dims", "folds", "inner_folds", "threads", "dtype")
+    settings = {name: getattr(options, name) for name in given}
+    ran_on = machine() | {"scikit-learn": version("scikit-learn"), "strengths": len(STRENGTHS)} | settings
     try:
         with threadpool_limits(options.threads):
             report = measure(options) | {"ran_on": ran_on}

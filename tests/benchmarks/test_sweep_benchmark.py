@@ -20,7 +20,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[
     return code, report
 
 
-@pytest.mark.parametrize("nested", [(), ("--inner-folds", "2")])
+@pytest.mark.parametrize("nested", [(), ("--inner-folds", "2", "--dtype", "float64")])
 def test_it_prints_one_object_and_both_sides_agree(capsys: pytest.CaptureFixture[str], nested: tuple[str, ...]) -> None:
     code, report = run(capsys, *nested, "--repeats", "2")
     assert code == 0
