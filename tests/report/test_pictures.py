@@ -52,6 +52,16 @@ def test_rounds_show_probe_and_baselines_with_intervals(material: Material, worl
     assert labels == ["probe on hidden states", "prompt only", "surface signals"]
 
 
+def test_a_sweep_without_baselines_is_drawn_and_told_without_them(world: World) -> None:
+    record = world.sweep.record()
+    bare = {**record, "baselines": [], "selected": [{**row, "gains": {}} for row in record["selected"]]}
+    material = Material(run=world.run, sweep=bare, scores=world.sweep.scores, modes=np.full(len(world.run), ""))
+    legend = picture(material, "auroc-by-round").figure.legends[0]
+    assert [text.get_text() for text in legend.get_texts()] == ["probe on hidden states"]
+    assert not any("over the prompt" in sentence for sentence in material.page(limit=1).verdicts)
+    assert [p.name for p in material.pictures][-1] == "reliability"  # no failure mode is known, so none is drawn
+
+
 def test_trajectories_are_quartiles_of_either_class() -> None:
     failed = np.arange(20) < 10
     scores = {"prompt": np.full(20, np.nan), "action:1": np.arange(20) / 20, "action:2": np.full(20, np.nan)}
