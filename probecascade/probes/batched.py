@@ -146,7 +146,8 @@ def _held_out(fits: Array, failed: Labels, folds: Sequence[Fold]) -> Array:
     held_out = np.full(fits.shape[1:], np.nan)
     overall = log_odds(failed[np.concatenate([test for _, test in folds])])
     for fit, (train, test) in zip(fits, folds, strict=True):
-        held_out[:, test] = fit[:, test] + (overall - log_odds(failed[train]))
+        # In this order a logit that is just the log-odds becomes `overall` exactly, the same in every fold.
+        held_out[:, test] = overall + (fit[:, test] - log_odds(failed[train]))
     return held_out
 
 

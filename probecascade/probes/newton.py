@@ -21,6 +21,7 @@ from probecascade.probes.solver import log_odds
 _CLOSE = 5e-4  # the last Newton step moves no logit by more, as a share of their spread where that is below 1
 _INEXACT = 0.1  # the preconditioned residual at which conjugate gradients stop, as a share of the first
 _FAR = 0.25  # a step that moves a logit by more is shortened where it overshoots
+_ROUNDING = 1e-13  # a step that moves no logit by more is noise, which would rank scores that are all the same
 _FLAT = 0.05  # axes along which the data bend the loss by a smaller share of what the penalty does count as flat
 _MOST_NEWTON, _MOST_GRADIENTS, _MOST_CUTS = 200, 500, 60
 _TINY = np.float32(1e-30)
@@ -45,7 +46,8 @@ def solve(design: Design, failed: Labels, trains: Sequence[Index], strengths: Se
         step = _newton_step(design, part, at)
         reach = np.abs(step.logits).max(axis=1)
         models.add(active, _shares(part, at, step, reach), step)
-        active = active[reach > _CLOSE * np.minimum(np.ptp(models.logits[active], axis=1), 1.0)]
+        spread = np.minimum(np.ptp(models.logits[active], axis=1), 1.0)
+        active = active[reach > np.maximum(_CLOSE * spread, _ROUNDING)]
         if not active.size:
             return models.logits.reshape(len(trains), len(strengths), -1)
     worst = problem.strength[active].min()
@@ -134,7 +136,7 @@ def _shares(problem: _Problem, at: _Models, step: _Models, reach: Array) -> Arra
     The loss is convex, so along a step its derivative only grows. Where that ends clearly positive the step
     is cut to where a straight line through both ends crosses zero, and tried again.
     """
-    shares = np.ones(len(reach))
+    shares = np.where(reach > _ROUNDING, 1.0, 0.0)
     far = np.flatnonzero(reach > _FAR)
     first = _derivative(problem, at, step, far, np.zeros(len(far)))
     for _ in range(_MOST_CUTS):
@@ -159,7 +161,7 @@ def _derivative(problem: _Problem, at: _Models, step: _Models, models: Index, sh
 
 def _direction(
     design: Design, problem: _Problem, curvature: Array, pull: Array, pull_bias: Array
-) -> tuple[Floats, Floats]:
+) -> tuple[Array, Array]:
     """Weights and biases whose product with the Hessian is about the pull, in float32.
 
     Along the axes where the data bend the loss by conjugate gradients, elsewhere by the strength alone. Weights
@@ -179,11 +181,14 @@ def _direction(
     )
     inverse = problem.view.inverse
     scale = np.divide(1.0, inverse, out=np.zeros_like(inverse), where=inverse > 0).astype(np.float32)
-    single = scale * pull.astype(np.float32)
+    # Squares of small pulls would vanish in float32.
+    size = np.maximum(np.abs(pull).max(axis=1), np.abs(pull_bias))
+    size[size == 0.0] = 1.0
+    single = scale * (pull / size[:, None]).astype(np.float32)
     along = single @ axes
-    found, biases = _conjugate_gradients(hessian, along, pull_bias.astype(np.float32))
+    found, biases = _conjugate_gradients(hessian, along, (pull_bias / size).astype(np.float32))
     weights = scale * (hessian.strength * single + (found - hessian.strength * along) @ axes.T)
-    return weights, biases
+    return size[:, None] * weights, size * biases
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,7 +242,7 @@ def _conjugate_gradients(hessian: _Hessian, pull: Floats, pull_bias: Floats) -> 
         on = new > enough
         if not on.any():
             break
-        turn = new / size
+        turn = new / np.maximum(size, _TINY)
         way, way_bias, size = ahead + turn[:, None] * way, ahead_bias + turn * way_bias, new
         if not on.all():
             active, hessian = active[on], hessian.take(on)

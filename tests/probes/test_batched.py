@@ -111,6 +111,15 @@ def test_scores_that_are_nearly_alike_keep_their_order() -> None:
     np.testing.assert_allclose(ours, theirs, atol=1e-3 * np.ptp(theirs), rtol=0)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_states_that_are_all_the_same_rank_nothing(seed: int) -> None:
+    _, failed, groups = episodes(101, 4, seed=seed)
+    same = np.full((101, 4), (0.1, 0.0, -7.3, 1e5 / 3))
+    found = sweep_layers(lambda layer: same, [0], failed, groups, folds=grouped_folds(failed, groups, 4, 0))
+    assert len(np.unique(found.scores)) == 1
+    assert found.train_auroc.tolist() == [[0.5] * 4]
+
+
 def test_classes_that_separate_are_fitted_at_great_strengths() -> None:
     rows, failed, groups = episodes(120, 60, planted=8.0)
     folds = grouped_folds(failed, groups, 3, 0)
