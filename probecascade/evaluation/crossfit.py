@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -160,7 +161,9 @@ def score_layers(
     DataError names the layer at which the probe cannot be fitted.
     """
     if probe == "logistic":
-        found = sweep_layers(read, layers, failed, codes, folds=folds, strengths=STRENGTHS, seed=seed)
+        found = sweep_layers(
+            read, layers, failed, codes, folds=folds, strengths=STRENGTHS, seed=seed, threads=os.cpu_count() or 1
+        )
         return LayerScores(tuple(layers), np.round(found.scores, _DIGITS), found.train_auroc)
     fitter = fitter_named(probe, seed=seed)
     scores, inside = np.empty((len(layers), len(failed))), np.empty((len(layers), len(folds)))

@@ -7,6 +7,7 @@ drawn down to the size of the smallest, so that rows differ in what was seen and
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -249,7 +250,14 @@ class _Setting:
     ) -> tuple[Array, list[int]]:
         """P(failure) of all rows, (n,), and the layer of each fold, the best inside its training rows."""
         swept = sweep_layers(
-            read, layers, self.rows.failed, self.rows.codes, folds=splits, strengths=STRENGTHS, seed=self.seed
+            read,
+            layers,
+            self.rows.failed,
+            self.rows.codes,
+            folds=splits,
+            strengths=STRENGTHS,
+            seed=self.seed,
+            threads=os.cpu_count() or 1,
         )
         scores, used = np.empty(len(self.rows.failed)), []
         for number, (_, test) in enumerate(splits):
