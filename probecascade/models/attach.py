@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
+import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,9 +19,10 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from probecascade.episode import CONTINUE, SIGNALS, Decision, Moment, Task
 from probecascade.errors import CascadeError, DataError, UsageError
 from probecascade.interfaces import EpisodeWatch, StoppingPolicy
-from probecascade.models.attached import LOGPROBS, EpisodeHandle
+from probecascade.models.attached import KINDS, LOGPROBS, EpisodeHandle
 from probecascade.models.hooks import decoder_blocks
 from probecascade.models.identity import template_checksum, tokenizer_checksum, weights_checksum
+from probecascade.models.opening import Opening
 from probecascade.models.recorder import Recorder
 from probecascade.store.schema import check_dtype
 
@@ -110,6 +111,9 @@ class Hook:
         self.reads_thoughts = any(name.startswith("thought:") for name in tapped)
         self._columns = {gate.checkpoint: gate.columns for gate in gates if gate.columns}
         self.reads_logprobs = any(name in LOGPROBS for names in self._columns.values() for name in names)
+        self._live = [gate.checkpoint for gate in gates if not gate.off]
+        self._kinds_asked: set[str] = set()
+        self._told_unasked = False
         self._open = False
         self._episodes: list[EpisodeHandle] = []
         self._rows: list[EpisodeHandle] = []
@@ -129,18 +133,18 @@ class Hook:
 
     # Episodes ----------------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def episode(self, task: str | Task) -> Iterator[EpisodeHandle]:
-        """One episode, the only row of what `generate` runs. UsageError while another is open."""
-        with self.episodes([task]) as handles:
-            yield handles[0]
+    def episode(self, task: str | Task) -> Opening[EpisodeHandle]:
+        """One episode, the only row of what `generate` runs, for a `with`. UsageError while another is open."""
+        return Opening(self, lambda: self._open_episodes([task]), lambda handles: handles[0])
 
-    @contextlib.contextmanager
-    def episodes(self, tasks: Iterable[str | Task]) -> Iterator[list[EpisodeHandle]]:
-        """A batch of episodes: row i of what `generate` runs is task i (or see `stopping_criteria`).
+    def episodes(self, tasks: Iterable[str | Task]) -> Opening[list[EpisodeHandle]]:
+        """A batch of episodes, for a `with`: row i of what `generate` runs is task i (or see `stopping_criteria`).
 
-        Raises UsageError outside the hook, while episodes are open, without tasks, or for a name given twice.
+        Entering raises UsageError outside the hook, while episodes are open, without tasks, or for a name given twice.
         """
+        return Opening(self, lambda: self._open_episodes(tasks), list)
+
+    def _open_episodes(self, tasks: Iterable[str | Task]) -> list[EpisodeHandle]:
         if not self._open:
             raise UsageError("the hook is not attached: open episodes inside `with attach(...) as hook`.")
         if self._episodes:
@@ -151,10 +155,28 @@ class Hook:
             raise UsageError(f"the episodes {names} cannot be told apart: give one or more distinct names.")
         self._episodes = [EpisodeHandle(self, task) for task in named]
         self._rows = list(self._episodes)
-        try:
-            yield list(self._episodes)
-        finally:
-            self._episodes, self._rows = [], []
+        return list(self._episodes)
+
+    def close_episodes(self) -> None:
+        """Forget the open episodes; what they hold stays readable."""
+        self._episodes, self._rows = [], []
+
+    def newly_unasked(self, episodes: Sequence[EpisodeHandle]) -> tuple[str, ...]:
+        """Live gates whose kind of checkpoint none of the hook's episodes has asked for so far, told of once.
+
+        A gate counts once an episode that was not aborted has come to its round, or asked for nothing at all; gates at
+        events, whose place in the episode is not known, count from the first such episode on.
+        """
+        self._kinds_asked.update(*(episode.asked for episode in episodes))
+        ended = [episode for episode in episodes if not episode.aborted]
+        if self._told_unasked or not ended:
+            return ()
+        last = sys.maxsize if any(not episode.asked for episode in ended) else max(e.round for e in ended)
+        unasked = tuple(
+            name for name in self._live if name.partition(":")[0] not in self._kinds_asked and _round_of(name) <= last
+        )
+        self._told_unasked = bool(unasked)
+        return unasked
 
     def stopping_criteria(self, *episodes: EpisodeHandle) -> StoppingCriteriaList:
         """For `generate`: ends the rows of aborted episodes and decides at thoughts. Takes a new one each time.
@@ -297,6 +319,12 @@ def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
         if value is not None:
             found.update(value if isinstance(value, list | tuple) else [value])
     return frozenset(found)
+
+
+def _round_of(checkpoint: str) -> int:
+    """The round of a checkpoint; 0 for the prompt and for events, which may come in any."""
+    kind, _, index = checkpoint.partition(":")
+    return int(index or 0) if kind in KINDS else 0
 
 
 def _header(fitted: Mapping[str, Any], model: Any, tokenizer: Any) -> dict[str, Any]:

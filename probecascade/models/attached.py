@@ -71,8 +71,9 @@ class EpisodeHandle:
     """One episode under a hook. `scores` maps checkpoint names to P(failure); `round` counts turns from 1.
 
     `decision` is the one that aborted the episode (in shadow: would have), with gate, score, threshold and reason;
-    None until then. A policy's `answer`, `append` and `allow` are returned by `checkpoint`; following them is the
-    caller's part.
+    None where no gate fired, so print `scores` to see how near it came. `asked` holds the kinds of checkpoints that the
+    loop came to. A policy's `answer`, `append` and `allow` are returned by `checkpoint`; following them is the caller's
+    part.
     """
 
     def __init__(self, hook: Hook, task: Task) -> None:
@@ -81,6 +82,7 @@ class EpisodeHandle:
         self.decision: Decision | None = None
         self.scores: dict[str, float] = {}
         self.round = 0
+        self.asked: set[str] = set()
         self._hook = hook
         self._watch = hook.begin(task)
         self._started = time.perf_counter()
@@ -136,6 +138,7 @@ class EpisodeHandle:
             EpisodeAborted: the episode is aborted and the hook was made with `raise_on_abort=True`.
         """
         if not self.aborted:
+            self.asked.add(kind)
             counters = (failed_actions, repeated_actions, not_found)
             place, index = self._locate(kind, index, out, tokens)
             if place is None:
@@ -344,6 +347,7 @@ class EpisodeHandle:
         thought, self._thought = self._thought, None
         if thought is None:
             return
+        self.asked.add("thought")
         if self._prompt is None:
             self._prompt = place.start
         own = _Place(thought, place.start, place.sequences)
