@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -30,6 +31,7 @@ from probecascade.cli.triggers import triggers
 from probecascade.errors import ProbecascadeError
 
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+BROKEN_PIPE = 141  # what it reports for one whose reader, such as `head`, had seen enough
 
 app = typer.Typer(
     name="probecascade",
@@ -63,30 +65,31 @@ def _options(
         typer.echo(context.get_help())
 
 
+# Some docstrings begin with a sentence that the list of verbs would cut.
 app.command("extract")(extract)
-app.command("fit")(fit)
-app.command("calibrate")(calibrate)
-app.command("run")(run)
-app.command("eval")(evaluate)
-app.command("inspect")(inspect)
-app.command("sweep")(sweep)
+app.command("fit", short_help="Fit a probe per gate and set the thresholds.")(fit)
+app.command("calibrate", short_help="Set thresholds on a file of scores from any model.")(calibrate)
+app.command("run", short_help="Run the agent live with a cascade and without it.")(run)
+app.command("eval", short_help="Say what a cascade would have caught, kept and saved.")(evaluate)
+app.command("inspect", short_help="Show what a run or a cascade holds, or one episode.")(inspect)
+app.command("sweep", short_help="Probe every layer and checkpoint of a run.")(sweep)
 app.command("explain")(explain)
-app.command("steer")(steer)
-app.command("transfer")(transfer)
-app.command("adapt")(adapt)
-app.command("recalibrate")(recalibrate)
-app.command("report")(report)
-app.command("reread")(reread)
-app.command("modes")(modes)
-app.command("triggers")(triggers)
-app.command("quickstart")(quickstart)
+app.command("steer", short_help="Push the hidden states along a probe's direction.")(steer)
+app.command("transfer", short_help="Fit probes on episodes of one kind, test on another.")(transfer)
+app.command("adapt", short_help="Move a cascade's probes to new conditions.")(adapt)
+app.command("recalibrate", short_help="Set a cascade's thresholds anew on new episodes.")(recalibrate)
+app.command("report", short_help="Write one self-contained page about a run.")(report)
+app.command("reread", short_help="Keep other layers of a run, without sampling anew.")(reread)
+app.command("modes", short_help="Count how the failed episodes of a run failed.")(modes)
+app.command("triggers", short_help="Compare gates that always look with triggered ones.")(triggers)
+app.command("quickstart", short_help="Extract, fit and compare on the embedded model.")(quickstart)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; `argv` defaults to that of the process.
 
-    0 done, 1 nothing to do, 2 bad input, 130 interrupted, or what the verb returned as a number. Deliberate
-    errors are one sentence on stderr.
+    0 done, 1 nothing to do, 2 bad input, 130 interrupted, 141 nobody reads on, or what the verb returned as a
+    number. Deliberate errors are one sentence on stderr.
     """
     command = typer.main.get_command(app)
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -94,6 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Not `command.main`, which turns Ctrl-C into an exit code without a word.
         with command.make_context("probecascade", arguments) as context:
             code = command.invoke(context)
+        sys.stdout.flush()  # a reader that has gone is noticed here, not by the interpreter on its way out
     except typer.Exit as done:
         return done.exit_code
     except ProbecascadeError as error:
@@ -103,11 +107,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (typer.Abort, KeyboardInterrupt):
         return _refuse("stopped before the end.", INTERRUPTED)
     except BrokenPipeError:
-        raise  # whoever reads us has seen enough
+        _let_go()
+        return BROKEN_PIPE
     except OSError as error:
         where = "" if error.filename is None else f" {str(error.filename)!r}"
         return _refuse(f"cannot read or write{where}: {error.strerror or error}; choose another place.", 2)
     return code if isinstance(code, int) else 0
+
+
+def _let_go() -> None:
+    """Point stdout at nothing, so that what is still buffered does not fail once more when Python ends."""
+    with open(os.devnull, "w", encoding="utf-8") as nothing:
+        os.dup2(nothing.fileno(), sys.stdout.fileno())
 
 
 def _refuse(sentence: str, code: int) -> int:

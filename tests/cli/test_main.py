@@ -36,6 +36,13 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Usage: probecascade" in plain
 
 
+def test_the_list_of_verbs_has_whole_sentences(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    verbs = [line for line in capsys.readouterr().out.split("Commands:\n")[1].splitlines() if line]
+    assert len(verbs) == len(cli.app.registered_commands)
+    assert [line for line in verbs if not line.endswith(".") or line.endswith("...")] == []
+
+
 @pytest.mark.parametrize("arguments", [["--nope"], ["nonverb"]])
 def test_a_wrong_command_line_is_one_sentence(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(arguments) == 2
@@ -94,3 +101,32 @@ def test_the_command_starts_without_torch() -> None:
         "sys.exit(bool({'torch', 'transformers', 'sklearn', 'h5py'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "probecascade", "--version"], check=True, capture_output=True, text=True
+    )
+    assert done.stdout == f"probecascade {probecascade.__version__}\n"
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["found at the end", "found in the middle"])
+def test_a_reader_that_has_seen_enough_ends_it_without_a_word(many: bool) -> None:
+    code = (
+        "import sys, typer\nfrom probecascade import cli\n"
+        "app = typer.Typer(callback=cli._options, invoke_without_command=True)\n"
+        "def probe():\n"
+        "    sys.stdin.readline()\n"  # until the reader is gone
+        f"    [sys.stdout.write('line\\n') for _ in range({100_000 if many else 3})]\n"
+        "app.command('probe')(probe)\ncli.app = app\nsys.exit(cli.main(['probe']))"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == cli.BROKEN_PIPE
