@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from probecascade.errors import CascadeError
+from probecascade.errors import CascadeError, UsageError
 
 if TYPE_CHECKING:
     from probecascade.policies import Cascade, Recalibration
@@ -29,6 +29,9 @@ def recalibrate(
         typer.Option(help="How thresholds are set: certified, empirical, paper, uniform, single, maxrank."),
     ] = None,
     confidence: Annotated[float | None, typer.Option(help="Confidence of each promise.")] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Set thresholds by fewer than 20 failures or 20 successes too.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a cascade in that folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -37,7 +40,8 @@ def recalibrate(
     Targets, method and confidence are those that the cascade stores; a target given here replaces the stored ones
     altogether. The probes stay as they are. Episodes that were aborted have no outcome, and those that ended by
     themselves beside them are no fair sample: use a run without aborts, or one that was recorded with
-    `probecascade run --explore`, of which the explored episodes are taken.
+    `probecascade run --explore`, of which the explored episodes are taken. Fewer than 20 labelled failures or
+    successes are refused: they would replace good thresholds by chance.
 
     Examples:
 
@@ -50,13 +54,14 @@ def recalibrate(
     if output.exists() and not overwrite:
         raise CascadeError(f"{str(output)!r} exists already: choose another folder, or add --overwrite.")
 
+    refuse_run(cascade)
     from probecascade.cli.tables import backtest_record, print_json
     from probecascade.policies import Cascade
     from probecascade.policies import recalibrate as set_anew
     from probecascade.store import Run
 
     old = Cascade.load(cascade)
-    found = set_anew(old, Run.open(run), recalls=recall, keep=keep, method=method, confidence=confidence)
+    found = set_anew(old, Run.open(run), recalls=recall, keep=keep, method=method, confidence=confidence, force=force)
     found.cascade.save(output, overwrite=overwrite)
     if not as_json:
         return _tell(old, found, run, output)
@@ -73,23 +78,31 @@ def recalibrate(
     return print_json(record)
 
 
+def refuse_run(cascade: Path) -> None:
+    """UsageError where a run stands in the place of a cascade."""
+    if (cascade / "run.json").is_file():
+        raise UsageError(f"the first argument, {str(cascade)!r}, is a run: give the cascade first and the run second.")
+
+
 def _tell(old: Cascade, found: Recalibration, run: Path, output: Path) -> None:
-    from probecascade.cli.tables import table, threshold_text
+    from probecascade.cli.tables import say, table, threshold_text
+    from probecascade.thresholds.promise import counted
 
     before, after = found.before, found.after
     typer.echo(
-        f"{before.doomed + before.successes} labelled episodes of {run}: "
-        f"{before.doomed} failures, {before.successes} successes"
+        f"{counted(before.doomed + before.successes, 'labelled episode')} of {run}: "
+        f"{counted(before.doomed, 'failure')}, {counted(before.successes, 'success')}"
     )
     for warning in found.warnings:
-        typer.echo(f"note: {warning}")
+        say(f"note: {warning}")
     typer.echo("")
+    with_targets = any(gate.target for gate in found.cascade.gates)
     rows = [
         [
             gate.checkpoint,
             threshold_text(gate.threshold),
             threshold_text(new.threshold),
-            new.target or "–",
+            *([new.target or "–"] if with_targets else []),
             f"{was.caught}/{before.doomed}",
             f"{now.caught}/{after.doomed}",
             f"{was.kept}/{before.successes}",
@@ -97,13 +110,22 @@ def _tell(old: Cascade, found: Recalibration, run: Path, output: Path) -> None:
         ]
         for gate, new, was, now in zip(old.gates, found.cascade.gates, before.gates, after.gates, strict=True)
     ]
-    titles = ["gate", "old threshold", "new", "target", "caught so far: old", "new", "kept so far: old", "new"]
+    titles = [
+        "gate",
+        "old threshold",
+        "new",
+        *(["target"] if with_targets else []),
+        "caught so far: old",
+        "new",
+        "kept so far: old",
+        "new",
+    ]
     typer.echo(table(titles, rows))
     typer.echo("")
-    typer.echo(f"the old thresholds on these episodes: {_sentence(before)}")
-    typer.echo(f"the new thresholds, which they set:   {_sentence(after)}")
+    say(f"the old thresholds on these episodes: {_sentence(before)}")
+    say(f"the new thresholds, which they set:   {_sentence(after)}")
     typer.echo("")
-    typer.echo(found.cascade.promise)
+    say(found.cascade.promise)
     typer.echo(f"written to {output}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,20 @@ from probecascade.probes import Interval, signals_read
 
 SHARES = ("success", "caught", "kept", "tokens_saved", "calls_saved", "seconds_saved")
 _TITLES = ("success", "failures caught", "successes kept", "tokens saved", "calls saved", "seconds saved")
+
+
+WIDTH = 120
+"""Columns of a page: longer sentences go on in the next line, wider tables below."""
+
+
+def wrapped(sentence: str) -> str:
+    """A sentence in lines of at most `WIDTH`; words, such as paths, stay whole."""
+    return textwrap.fill(sentence, WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def say(sentence: str) -> None:
+    """Print a sentence, wrapped, to a terminal and to a file alike."""
+    typer.echo(wrapped(sentence))
 
 
 def print_json(record: Mapping[str, Any]) -> None:
@@ -59,8 +74,8 @@ def auroc_text(interval: Interval | None) -> str:
 
 
 def threshold_text(threshold: float) -> str:
-    """The threshold, or `off` for a gate that never fires."""
-    return f"{threshold:.4f}" if math.isfinite(threshold) else "off"
+    """A threshold on P(failure); `never` where no probability reaches it, whatever the number."""
+    return "never" if threshold > 1 else f"{threshold:.4f}"
 
 
 def seen_text(gate: Gate) -> str:
@@ -85,6 +100,20 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         lines.append("  ".join([first, *others]).rstrip())
     lines.insert(1, "  ".join("─" * width for width in widths))
     return "\n".join(lines)
+
+
+def folded(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """`table`, with the columns for which a page is not wide enough in further tables below, each with the first."""
+    widths = [max(len(row[i]) for row in (titles, *rows)) for i in range(len(titles))]
+    blocks: list[list[int]] = [[]]
+    for i in range(1, len(titles)):
+        if blocks[-1] and widths[0] + sum(widths[j] + 2 for j in (*blocks[-1], i)) > WIDTH:
+            blocks.append([])
+        blocks[-1].append(i)
+    return "\n\n".join(
+        table([titles[0], *(titles[i] for i in block)], [[row[0], *(row[i] for i in block)] for row in rows])
+        for block in blocks
+    )
 
 
 def outcome_record(outcome: PolicyOutcome) -> dict[str, Any]:

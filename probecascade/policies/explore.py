@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from probecascade.episode import Decision, Moment, Task
 from probecascade.errors import DataError
 from probecascade.interfaces import EpisodeWatch, StoppingPolicy
 from probecascade.policies.shadow import WrappedWatch
+from probecascade.store import Run
 from probecascade.thresholds.targets import TargetLike, parse_target
 
 _WORD = 2**64
@@ -72,6 +76,25 @@ class Explore:
         """Watch one episode: the policy's own watch, or one that aborts nothing."""
         watch = self.policy.begin(task)
         return WrappedWatch(watch, _let_through) if self.coin.explores(task.task_id) else watch
+
+
+def stopped_episodes(run: Run) -> NDArray[np.bool_]:
+    """(n_episodes,): those that a policy ended, so that nobody knows how they would have."""
+    episodes = run.episodes
+    stopped: NDArray[np.bool_] = (episodes.outcome == "aborted") | (episodes.reason == "answered")
+    return stopped
+
+
+def explored_episodes(run: Run, coin: Coin) -> NDArray[np.bool_]:
+    """(n_episodes,): those that the run's coin let run to their end. DataError if one of them was stopped."""
+    explored = np.array([coin.explores(task) for task in run.episodes.task_id.tolist()], dtype=np.bool_)
+    stopped = explored & stopped_episodes(run)
+    if stopped.any():
+        raise DataError(
+            f"the run says that {run.episodes.episode_id[stopped][0]!r} was let through by exploration, but it was "
+            "stopped: use a run whose exploration is recorded as it was."
+        )
+    return explored
 
 
 def _let_through(moment: Moment, decision: Decision) -> Decision:

@@ -12,7 +12,8 @@ from probecascade.policies.scoring import GateTable, spending_after
 from probecascade.store import Run
 
 MIN_CLASS = 20
-"""Fit episodes of each class that a checkpoint needs to become a gate of a keep target by itself."""
+"""Episodes of each class below which nothing is set without being asked for: of the fit episodes that reach a
+checkpoint, for it to become a gate of a keep target by itself, and of new ones, for `recalibrate`."""
 
 
 def gates_for_recalls(run: Run, gates: Sequence[str] | None, targets: int) -> tuple[str, ...]:

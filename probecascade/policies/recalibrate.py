@@ -14,8 +14,8 @@ from probecascade.episode import LABELLED
 from probecascade.errors import DataError, NothingToDoError, UsageError
 from probecascade.intervals import DEFAULT, Resampling
 from probecascade.policies.cascade import Cascade, Gate
-from probecascade.policies.explore import Coin
-from probecascade.policies.gates import order_warnings
+from probecascade.policies.explore import Coin, explored_episodes, stopped_episodes
+from probecascade.policies.gates import MIN_CLASS, order_warnings
 from probecascade.policies.provenance import group_hashes, overlap
 from probecascade.policies.scoring import GateTable, score_run
 from probecascade.store import Run
@@ -31,6 +31,7 @@ from probecascade.thresholds import (
     parse_rising,
     percent,
 )
+from probecascade.thresholds.promise import counted
 from probecascade.thresholds.targets import TargetLike
 
 
@@ -58,23 +59,27 @@ def recalibrate(
     method: str | None = None,
     confidence: float | None = None,
     seed: int = 0,
+    force: bool = False,
 ) -> Recalibration:
     """Set the thresholds of `cascade` anew on the labelled episodes of a new run.
 
     `recalls` (one per gate, gates that are off included) and `keep` replace the stored targets together; `method`
     and `confidence` are those of `calibrate`. What is not given is as the cascade stores it. `seed` is that of the
     calibration. Of a run whose policy stopped episodes only those are used that its exploration chose before they
-    began: the others that ended by themselves are the ones that no gate fired on, and no fair sample.
+    began: the others that ended by themselves are the ones that no gate fired on, and no fair sample. With fewer than
+    20 failures or 20 successes left, thresholds would be little more than chance: `force` sets them all the same.
 
     CascadeError if the run was made with another model; DataError if a group shaped the cascade, or stopped
-    episodes were not explored; UsageError on targets that cannot be right, or none; NothingToDoError if no labelled
-    episode is left.
+    episodes were not explored; or too few episodes of a class are left without `force`; UsageError on targets
+    that cannot be right, or none; NothingToDoError if no labelled episode is left.
     """
     cascade.check_fits(run.header)
     catch, wanted_keep = _targets(cascade, recalls, keep)
     stored = cascade.calibration
     sample = _Sample.of(cascade, run)
     rows, episodes = sample.rows, run.episodes
+    if not force:
+        _check_enough(sample, episodes.failed[rows])
     table = score_run(run, cascade.gates, gate_answers=cascade.gate_answers)
     calibration = calibrate(
         table.scores[rows],
@@ -97,7 +102,12 @@ def recalibrate(
         calibration=calibration.record(),
         provenance=_provenance(cascade, run, sample),
     )
-    notes = [*sample.notes, *order_warnings([gate.checkpoint for gate in cascade.gates], table), *calibration.notes]
+    notes = [
+        *_lost_promise(stored, calibration.record()),
+        *sample.notes,
+        *order_warnings([gate.checkpoint for gate in cascade.gates], table),
+        *calibration.notes,
+    ]
     return Recalibration(
         renewed,
         calibration,
@@ -157,7 +167,7 @@ class _Sample:
         DataError where stopped episodes make the others an unfair sample, or further groups shaped the cascade.
         """
         episodes = run.episodes
-        stopped = (episodes.outcome == "aborted") | (episodes.reason == "answered")
+        stopped = stopped_episodes(run)
         fair, coin, notes = np.ones(len(run), dtype=np.bool_), None, []
         if stopped.any():
             coin, fair = _explored(run, stopped)
@@ -194,14 +204,36 @@ def _explored(run: Run, stopped: NDArray[np.bool_]) -> tuple[Coin, NDArray[np.bo
             f"{int(stopped.sum())} of {len(run)} episodes of this run were stopped and no random share was let "
             "through, so those that ended by themselves are no fair sample: record a run with --explore or --shadow."
         )
-    explored = np.array([coin.explores(task) for task in run.episodes.task_id.tolist()], dtype=np.bool_)
-    if (explored & stopped).any():
-        first = run.episodes.episode_id[explored & stopped][0]
-        raise DataError(
-            f"the run says that {first!r} was let through by exploration, but it was stopped: "
-            "use a run whose exploration is recorded as it was."
-        )
-    return coin, explored
+    return coin, explored_episodes(run, coin)
+
+
+def _check_enough(sample: _Sample, failed: NDArray[np.bool_]) -> None:
+    """DataError where `failed`, of the labelled episodes that may set thresholds, holds too few of a class."""
+    counts = (int(failed.sum()), int((~failed).sum()))
+    if min(counts) >= MIN_CLASS:
+        return
+    share = 1.0 if sample.coin is None else float(sample.coin.share)
+    rarest = min(counts)
+    # Where none was seen the share of its class is unknown, and below one in as many as were seen.
+    wanted = int(np.ceil(MIN_CLASS / (max(rarest, 1) / len(failed)) / share))
+    at = "" if sample.coin is None else f" at the exploration share of {percent(sample.coin.share)}"
+    raise DataError(
+        f"{counted(counts[0], 'failure')} and {counted(counts[1], 'success')} with a label are too few "
+        f"to set thresholds by: {MIN_CLASS} of each are needed, {'about' if rarest else 'more than'} {wanted} live "
+        f"episodes{at}; record more of them, or force it (--force) and expect thresholds that are little but chance."
+    )
+
+
+def _lost_promise(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """A warning where the old thresholds came with a promise that the new ones come without."""
+    had, has = (sum(c["certified"] for c in record.get("certificates", ())) for record in (old, new))
+    if not (had and not has) and not (old.get("certified") and not new["certified"]):
+        return []
+    return [
+        "WARNING, THE PROMISE IS LOST: the old thresholds were certified, and the new ones promise "
+        f"{'less' if has else 'nothing'} for new episodes. Keep the old cascade unless these episodes show that it "
+        "fails, or record more of them."
+    ]
 
 
 def judged(

@@ -12,18 +12,23 @@ if TYPE_CHECKING:
     from probecascade.thresholds.calibration import Calibration
 
 
+def counted(n: int, one: str) -> str:
+    """`1 success`, `2 successes`, `0 episodes`."""
+    return f"{n} {one if n == 1 else one + ('es' if one.endswith('s') else 's')}"
+
+
 def promise(result: Calibration) -> str:
     """The promise of a calibration; where there is none, that, and what it would take."""
     seen = result.seen
-    counted = (
-        f"On the calibration episodes ({seen.doomed} failure{'' if seen.doomed == 1 else 's'}, "
-        f"{seen.successes} success{'' if seen.successes == 1 else 'es'}) these thresholds catch "
+    on_these = (
+        f"On the calibration episodes ({counted(seen.doomed, 'failure')}, {counted(seen.successes, 'success')}) "
+        "these thresholds catch "
         f"{_share(seen.caught_count, seen.doomed)} of the failures and keep "
         f"{_share(seen.kept_count, seen.successes)} of the successes"
     )
     given = [certificate for certificate in result.certificates if certificate.certified]
     if not given:
-        return f"{counted}; nothing is promised for new episodes{_why(result)}."
+        return f"{on_these}; nothing is promised for new episodes{_why(result)}."
     level = percent(Fraction(str(result.confidence)))
     clauses = []
     if any(certificate.kind == "keep" for certificate in given):
@@ -41,7 +46,7 @@ def promise(result: Calibration) -> str:
     refused = _why(result) if len(given) < len(result.certificates) else ""
     return (
         f"With {level} confidence over the calibration {_unit(result)}, {_listed(clauses)}, provided new episodes are "
-        f"like these.{together}{_assumed(result)}{' Not promised' + refused + '.' if refused else ''} {counted}."
+        f"like these.{together}{_assumed(result)}{' Not promised' + refused + '.' if refused else ''} {on_these}."
     )
 
 
@@ -67,7 +72,7 @@ def _why(result: Calibration) -> str:
         else:
             what, who = f"catch {percent(certificate.target)} by {result.gates[certificate.gate or 0]}", "doomed"
         if not certificate.tested:
-            reasons.append(f"{what}: not tested")
+            reasons.append(f"{what}: not tested, because an earlier target failed")
         elif certificate.missing is None:
             reasons.append(f"{what}: no number of episodes would do as things are")
         else:

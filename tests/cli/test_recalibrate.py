@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from made_runs import make_run
 
 from probecascade import cli
 from probecascade.policies import Cascade, recalibrate
+from probecascade.policies.gates import MIN_CLASS
 from probecascade.store import Run
 
 
@@ -44,7 +46,7 @@ def test_both_thresholds_are_shown_on_the_new_episodes(
     caught, kept = 100 * found.before.caught.value, 100 * found.before.kept.value
     assert re.search(rf"old thresholds on these episodes: failures caught {caught:.1f} %.* kept {kept:.1f} %", out)
     assert re.search(rf"new thresholds, which they set: .* kept {100 * found.after.kept.value:.1f} %", out)
-    assert new.promise in out
+    assert new.promise in " ".join(out.split())
     assert f"written to {tmp_path / 'c'}" in out
 
 
@@ -88,6 +90,46 @@ def test_a_refusal_is_one_sentence_and_writes_nothing(
         assert words in err
         assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_too_few_episodes_are_refused_unless_forced(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = make_run(tmp_path / "few", groups=30, seed=5).episodes
+    failed = int(few.failed.sum())
+    rarest = min(failed, 30 - failed)
+    assert 0 < rarest < MIN_CLASS
+    command = ["recalibrate", str(folder / "old"), str(tmp_path / "few"), "-o", str(tmp_path / "c")]
+    capsys.readouterr()
+    assert cli.main(command) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"{failed} failures and {30 - failed} successes with a label are too few" in err
+    assert f"20 of each are needed, about {math.ceil(20 * 30 / rarest)} live episodes; record more" in err
+    assert not (tmp_path / "c").exists()
+    assert cli.main([*command, "--force", "--method", "empirical"]) == 0
+    assert Cascade.load(tmp_path / "c").calibration["method"] == "empirical"
+
+
+def test_a_lost_promise_is_said_aloud(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fit = ["fit", str(folder / "run"), "--keep", "0.8", "--gates", "action:2", "--layers", "4", "--json"]
+    assert cli.main([*fit, "-o", str(tmp_path / "certified")]) == 0
+    assert Cascade.load(tmp_path / "certified").calibration["certified"]
+    command = ["recalibrate", str(tmp_path / "certified"), str(folder / "new"), "-o"]
+    capsys.readouterr()
+    assert cli.main([*command, str(tmp_path / "a"), "--method", "empirical"]) == 0
+    assert "note: WARNING, THE PROMISE IS LOST: " in capsys.readouterr().out
+    assert cli.main([*command, str(tmp_path / "b")]) == 0
+    assert Cascade.load(tmp_path / "b").calibration["certified"]
+    assert "WARNING" not in capsys.readouterr().out
+
+
+def test_swapped_arguments_are_named(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("recalibrate", "eval"):
+        capsys.readouterr()
+        more = ["-o", str(tmp_path / "c")] if verb == "recalibrate" else []
+        assert cli.main([verb, str(folder / "new"), str(folder / "old"), *more]) == 2
+        assert "is a run: give the cascade first and the run second" in capsys.readouterr().err
 
 
 def test_it_never_reaches_torch(folder: Path, tmp_path: Path) -> None:

@@ -224,3 +224,19 @@ def test_runs_and_cascades_that_do_not_go_together_are_refused(
         recalibrate(cascade, silent)
     with pytest.raises(UsageError, match="stores no targets: give recall targets"):
         recalibrate(Cascade(cascade.gates, provenance=cascade.provenance), fresh)
+
+
+def test_too_few_explored_episodes_are_refused_with_what_it_would_take(cascade: Cascade, live: Run) -> None:
+    rare = Coin.of("0.02", COIN.seed)
+    chosen = np.array([rare.explores(task) for task in live.episodes.task_id.tolist()])
+    header = {"policy": {"explore": rare.record()}}
+    assert chosen.any()
+    ended = {"outcome": "success", "reason": "finished"}
+    path = live.path.parent / "rare"
+    run = changed(live, path, header, lambda i: ended if chosen[i] else {})
+    n = int(chosen.sum())
+    words = rf"0 failures and {n} success(es)? with a label are too few .* more than {20 * n * 50} live episodes at the"
+    with pytest.raises(DataError, match=words):
+        recalibrate(cascade, run)
+    with pytest.raises(DataError, match=f"hold 0 failed and {n} successful ones: thresholds need both"):
+        recalibrate(cascade, run, force=True)

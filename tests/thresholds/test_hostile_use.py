@@ -87,12 +87,13 @@ COUNTED = (
     r"On the calibration episodes \((?:1 failure|(?!1 )\d+ failures), (?:1 success|(?!1 )\d+ successes)\) "
     rf"these thresholds catch {NUMBER} of the failures and keep {NUMBER} of the successes"
 )
+UNTESTED = "not tested, because an earlier target failed"
 MORE = (
     r"(?:1 more (?:group with a (?:doomed|successful) episode|(?:doomed|successful) episode)"
     r"|(?!1 )[1-9]\d* more (?:groups with a (?:doomed|successful) episode|(?:doomed|successful) episodes)) needed"
 )
 REASON = (
-    rf"(?:keep|catch) [\d./]+ %(?: by gate \d)?: (?:{MORE}|not tested|no number of episodes would do as things are)"
+    rf"(?:keep|catch) [\d./]+ %(?: by gate \d)?: (?:{MORE}|{UNTESTED}|no number of episodes would do as things are)"
 )
 REASONS = rf" \({REASON}(?:; {REASON})*\)"
 CAUGHT = r"[\d./]+ % are aborted by gate \d"
