@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal
 
 import numpy as np
@@ -9,10 +10,12 @@ from numpy.typing import NDArray
 
 from probecascade.errors import DataError, NothingToDoError
 from probecascade.intervals import DEFAULT, Resampling
-from probecascade.policies import Cascade, score_run
+from probecascade.policies import Cascade, Coin, score_run
 from probecascade.policies.billing import Accounts, check_billing
+from probecascade.policies.explore import explored_episodes, stopped_episodes
 from probecascade.store import Run, assign_split
 from probecascade.thresholds import Backtest, Spending, backtest
+from probecascade.thresholds.promise import counted
 
 BoolArray = NDArray[np.bool_]
 
@@ -24,6 +27,7 @@ def backtest_run(
     *,
     force: bool = False,
     billing: str = "tokens",
+    explored: bool = False,
     resampling: Resampling = DEFAULT,
 ) -> Backtest:
     """What `cascade` would have done to the labelled episodes of a stored run.
@@ -31,12 +35,14 @@ def backtest_run(
     The split is by the cascade's own seed and shares; "all" takes every episode. With "test" and "all",
     groups that fitted the cascade are refused, so that "all" is for fresh runs. Savings are counted strictly after
     the gates; "whole rounds" is the looser convention of published code, for comparison. `billing="api"` adds
-    "billed", in which every call pays for its whole prompt again. CascadeError if the run was
+    "billed", in which every call pays for its whole prompt again.
+    `explored` keeps only those that the run's exploration let run to their end, a fair sample where a policy stopped
+    others. CascadeError if the run was
     made with another model (unless `force`), NothingToDoError if no labelled episode is left, DataError on
     overlap.
     """
     cascade.check_fits(run.header, force=force)
-    chosen = chosen_episodes(cascade, run, split)
+    chosen = chosen_episodes(cascade, run, split, explored=explored)
     table = score_run(run, cascade.gates, gate_answers=cascade.gate_answers)
     episodes = run.episodes
     columns = {
@@ -59,23 +65,19 @@ def backtest_run(
     )
 
 
-def chosen_episodes(cascade: Cascade, run: Run, split: str) -> BoolArray:
+def chosen_episodes(cascade: Cascade, run: Run, split: str, *, explored: bool = False) -> BoolArray:
     """(n_episodes,): the labelled episodes of a split, by the cascade's own seed and shares; "all" is all of them.
 
-    NothingToDoError if there is none; DataError where the cascade records no split, or was fitted on what it is to
-    be judged by.
+    `explored`: only those that the run's exploration chose. NothingToDoError if there is none; DataError where the
+    cascade records no split, or was fitted on what it is to be judged by, or nothing was explored.
     """
     episodes = run.episodes
-    chosen: BoolArray = episodes.labelled.copy()
-    if split != "all":
-        settings = cascade.provenance.get("split", {})
-        if not settings:
-            raise DataError(
-                "the cascade records no split, so its test episodes are unknown: "
-                "back-test it on a fresh run with split 'all'."
-            )
-        names = assign_split(episodes.group.tolist(), seed=settings["seed"], shares=tuple(settings["shares"]))
-        chosen &= names == split
+    chosen: BoolArray = episodes.labelled & _of_split(cascade, run, split)
+    if explored:
+        coin = Coin.recorded(run.header)
+        if coin is None:
+            raise DataError("nothing was explored in this run: judge all of it, or record one with `run --explore`.")
+        chosen &= explored_episodes(run, coin)
     if not chosen.any():
         raise NothingToDoError(f"the {split} episodes of this run hold no labelled one: extract more of them.")
     if split in ("test", "all"):
@@ -85,4 +87,46 @@ def chosen_episodes(cascade: Cascade, run: Run, split: str) -> BoolArray:
                 f"{len(seen)} groups of these episodes (first: {seen[0]!r}) fitted the cascade, so its "
                 "numbers on them would flatter it: choose split 'test' of that run, or fresh groups."
             )
+    return chosen
+
+
+def left_out(cascade: Cascade, run: Run, split: str = "test", *, explored: bool = False) -> str:
+    """A note on the episodes of a split that have no label and count for nothing; empty where all count.
+
+    Stopped ones are no random sample: what is left are those that no gate fired on, on which a cascade looks as if it
+    caught less and kept more than it does, unless exploration chose them beforehand.
+    """
+    of = _of_split(cascade, run, split)
+    coin = Coin.recorded(run.header)
+    if explored and coin is not None:
+        of &= explored_episodes(run, coin)
+    without = Counter(run.episodes.outcome[of & ~run.episodes.labelled].tolist())
+    if not without:
+        return ""
+    kinds = ", ".join(f"{n} {outcome}" for outcome, n in sorted(without.items()))
+    what = f"{without.total()} of {counted(int(of.sum()), 'episode')} have no label and are left out ({kinds})."
+    if not (of & stopped_episodes(run)).any():
+        return what
+    what += (
+        " Those that a policy stopped are no random sample, so what is caught and kept among the rest is biased: it is"
+        " not what the cascade does to all episodes."
+    )
+    if coin is None:
+        return what + " Record a run with --shadow, or with --explore, to judge it."
+    n = int((of & run.episodes.labelled & explored_episodes(run, coin)).sum())
+    return what + f" Judge it by the {n} that exploration let run to their end: add --explored."
+
+
+def _of_split(cascade: Cascade, run: Run, split: str) -> BoolArray:
+    """(n_episodes,): the episodes of a split, labelled or not; "all" is all of them."""
+    if split == "all":
+        return np.ones(len(run), dtype=np.bool_)
+    settings = cascade.provenance.get("split", {})
+    if not settings:
+        raise DataError(
+            "the cascade records no split, so its test episodes are unknown: "
+            "back-test it on a fresh run with split 'all'."
+        )
+    groups = run.episodes.group.tolist()
+    chosen: BoolArray = assign_split(groups, seed=settings["seed"], shares=tuple(settings["shares"])) == split
     return chosen

@@ -229,13 +229,13 @@ def mode_table(run: Run, modes: NDArray[np.object_], resampling: Resampling = DE
     return tuple(rows)
 
 
-def modes_of_aborts(cascade: Cascade, run: Run, split: str) -> dict[str, dict[str, int]]:
+def modes_of_aborts(cascade: Cascade, run: Run, split: str, *, explored: bool = False) -> dict[str, dict[str, int]]:
     """How often the aborts of each likely failure mode hit which mode by the rules, or a success.
 
     Of the labelled episodes of a split that a gate with a mode probe aborts first; empty for a cascade without such
-    gates. Raises as `backtest_run` does.
+    gates. `explored` is that of `backtest_run`, which raises the same.
     """
-    chosen = np.flatnonzero(chosen_episodes(cascade, run, split))
+    chosen = np.flatnonzero(chosen_episodes(cascade, run, split, explored=explored))
     table = score_run(run, cascade.gates, gate_answers=cascade.gate_answers)
     first = np.full(len(run), -1)
     first[chosen] = first_firing(table.scores[chosen], cascade.thresholds, table.tokens_after[chosen])

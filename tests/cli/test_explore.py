@@ -61,11 +61,24 @@ def test_explored_aborts_are_counted_recorded_and_recalibrated_on(
     )
 
     output = tmp_path / "renewed"
-    assert cli.main(["recalibrate", str(cascade), str(live), "--method", "empirical", "-o", str(output)]) == 0
+    assert (
+        cli.main(["recalibrate", str(cascade), str(live), "--method", "empirical", "--force", "-o", str(output)]) == 0
+    )
     out = capsys.readouterr().out
     assert f"{len(chosen)} labelled episodes of {live}: " in out
     assert f"only the {len(chosen)} that exploration chose before they began (50 % of the tasks) are used" in out
     assert Cascade.load(output).provenance["recalibrated"][0]["exploration"] == coin.record()
+
+    judge = ["eval", str(cascade), str(live), "--split", "all"]
+    assert cli.main(judge) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    lost = record["outcomes"]["aborted"]
+    assert f"note: {lost} of 60 episodes have no label and are left out ({lost} aborted)." in out
+    assert f"Judge it by the {len(chosen)} that exploration let run to their end: add --explored." in out
+    assert cli.main([*judge, "--explored", "--json"]) == 0
+    judged = json.loads(capsys.readouterr().out)
+    assert (judged["episodes"], judged["note"]) == (len(chosen), None)
+    assert judged["caught"]["count"] == sum(bool(run.episodes.failed[i]) for i in passed)
 
 
 def test_exploration_is_said_in_words_and_seen_by_the_twins(
