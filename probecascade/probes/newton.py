@@ -14,16 +14,15 @@ from dataclasses import dataclass, fields
 import numpy as np
 from scipy.special import expit
 
-from probecascade.errors import DataError
 from probecascade.probes.design import Array, Design, Floats, Index, Labels, members
-from probecascade.probes.solver import log_odds
+from probecascade.probes.solver import log_odds, logistic_path
 
 _CLOSE = 5e-4  # the last Newton step moves no logit by more, as a share of their spread where that is below 1
 _INEXACT = 0.1  # the preconditioned residual at which conjugate gradients stop, as a share of the first
 _FAR = 0.25  # a step that moves a logit by more is shortened where it overshoots
 _ROUNDING = 1e-13  # a step that moves no logit by more is noise, which would rank scores that are all the same
 _FLAT = 0.05  # axes along which the data bend the loss by a smaller share of what the penalty does count as flat
-_MOST_NEWTON, _MOST_GRADIENTS, _MOST_CUTS = 200, 500, 60
+_MOST_NEWTON, _MOST_GRADIENTS, _MOST_CUTS = 60, 500, 60
 _TINY = np.float32(1e-30)
 
 
@@ -34,7 +33,7 @@ def solve(design: Design, failed: Labels, trains: Sequence[Index], strengths: Se
     standardised. That is the objective of scikit-learn's StandardScaler and LogisticRegression(C=C). Returns
     the logits of all rows, trained on or not, (n_fits, n_strengths, n). Up to a strength of 1 probabilities
     come within some 1e-5 of the minimum's, and where all are nearly alike within as small a share of their
-    spread. Raises DataError where the search does not converge.
+    spread. Fits that such steps do not bring to rest are solved one by one; DataError where that fails too.
     """
     problem = _Problem.of(design, failed, trains, strengths)
     weights = np.zeros((len(problem.strength), design.rows.shape[1]))
@@ -50,8 +49,22 @@ def solve(design: Design, failed: Labels, trains: Sequence[Index], strengths: Se
         active = active[reach > np.maximum(_CLOSE * spread, _ROUNDING)]
         if not active.size:
             return models.logits.reshape(len(trains), len(strengths), -1)
-    worst = problem.strength[active].min()
-    raise DataError(f"The logistic fit at strength {worst:g} did not converge; try smaller strengths.")
+    _solve_one_by_one(problem, failed, models.logits, active)
+    return models.logits.reshape(len(trains), len(strengths), -1)
+
+
+def _solve_one_by_one(problem: _Problem, failed: Labels, logits: Array, models: Index) -> None:
+    """Put in the logits of those models whose steps did not come to rest, each solved in axes of its own.
+
+    Where the scales of the features differ much between training sets, because few rows make a feature vary, the
+    directions that all fits share are poor ones.
+    """
+    view = problem.view
+    for model in models:
+        rows = (view.features - view.mean[model]) * view.inverse[model]
+        train = problem.trained[model] > 0
+        weights, biases = logistic_path(rows[train], failed[train], (float(problem.strength[model]),))
+        logits[model] = rows @ weights[:, 0] + biases[0]
 
 
 @dataclass(frozen=True, eq=False)
