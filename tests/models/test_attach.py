@@ -815,21 +815,42 @@ def test_a_gate_that_is_off_reads_no_layer(model: Any) -> None:
 # --- the guide's example, and the embedded model --------------------------------------------------------------------
 
 
+def forced(model: Any, text: str) -> Any:
+    """`generate` of the model, which writes this text at every turn."""
+
+    def generate(prompt: torch.Tensor, **options: Any) -> Any:
+        return type(model).generate(model, prompt, **options, logits_processor=[Script([text], prompt.shape[1])])
+
+    return generate
+
+
 @pytest.mark.parametrize("threshold", [0.0, 1.0])
 def test_the_guides_example_runs(
-    model: Any, threshold: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    threshold: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
     section = guide.split("## Wrap your own loop")[1].split("\n## ")[0]
     (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert "range(200, 205)" in code
+    assert "cascades/atlas-keep" in code
+    model = make_model("llama")
+    model.config.max_position_embeddings = 8192  # a letter is a token here
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(probecascade, "Cascade", Cascade, raising=False)
-    Cascade([Gate("action:2", 2, probe(0.01), threshold)]).save("cascades/quickstart")
-    names: dict[str, Any] = {"model": model, "tokenizer": TOKENIZER}
-    exec(code, names)
-    assert names["episode"].aborted == (threshold == 0.0)
-    assert names["episode"].round == (2 if threshold == 0.0 else 5)
-    assert ("action:2" in capsys.readouterr().out) == (threshold == 0.0)
+    monkeypatch.setattr(model, "generate", forced(model, " I know.\nAction: Finish[Nowhere]"))
+    monkeypatch.setattr(
+        probecascade, "load_model", lambda name, dtype: SimpleNamespace(model=model, tokenizer=TOKENIZER), raising=False
+    )
+    gates = [Gate("action:2", 2, probe(0.01), 1.0), Gate("part:2", 2, probe(0.01), threshold)]
+    Cascade(gates).save("cascades/atlas-keep")
+    names: dict[str, Any] = {}
+    exec(code.replace("range(200, 205)", "range(200, 202)"), names)
+    episode = names["episode"]
+    assert episode.aborted == (threshold == 0.0)
+    assert episode.round == (2 if threshold == 0.0 else 3)  # the last of three questions finishes the task
+    assert set(episode.scores) == {"action:2", "part:2"}
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split("-residence ")[0] for line in said] == ["atlas-s0-p3-00200", "atlas-s0-p3-00201"]
+    assert all(("at part:2" in line) == (threshold == 0.0) for line in said)
 
 
 @pytest.mark.slow
