@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml constraints.txt
 quickstart: setup ## run the whole story on the embedded model (about eight minutes on two cores)
 	$(BIN)/probecascade quickstart
 
-test: setup ## run the tests that take seconds
+test: setup ## run all tests but the slow ones (some minutes)
 	$(BIN)/python -m pytest -m "not slow"
 
 test-slow: setup ## run the tests that load a real model or simulate for long
