@@ -10,6 +10,9 @@ from probecascade.evaluation.sweep_result import Row, SweepResult
 RIVALS = ("prompt", "surface", "tfidf", "embedding", "random")
 """Baselines that a probe is said to beat or not."""
 
+_TOLD_ONE_BY_ONE = 3
+"""Checkpoints of one sentence that get their intervals in it; of more the tables have them."""
+
 
 def verdicts(result: SweepResult) -> list[str]:
     """The answer first, then what qualifies it. A probe is said to beat a baseline only where it also beats chance."""
@@ -103,13 +106,22 @@ def _against(result: SweepResult, name: str) -> Iterator[str]:
     beats = [row for row in rows if row["above_chance"] and row["gains"][name]["auroc"]["low"] > 0]
     others = [row for row in rows if row not in beats]
     for words, chosen in (("beats", beats), ("does not beat", others)):
-        if chosen:
+        if not chosen:
+            continue
+        if len(chosen) <= _TOLD_ONE_BY_ONE:
             where = ", ".join(
                 f"{row['checkpoint']} ({interval_text(row['gains'][name]['auroc'], signed=True)} "
                 f"over {rivals[row['checkpoint']]:.3f})"
                 for row in chosen
             )
-            yield f"The probe {words} {IN_WORDS[name]} in AUROC at {where}."
+        else:
+            gains = [row["gains"][name]["auroc"]["value"] for row in chosen]
+            which = f"{len(chosen)} of" if others and beats else "all"
+            where = (
+                f"{which} {len(rows)} checkpoints ({', '.join(row['checkpoint'] for row in chosen)}; "
+                f"{min(gains):+.3f} to {max(gains):+.3f})"
+            )
+        yield f"The probe {words} {IN_WORDS[name]} in AUROC at {where}."
 
 
 def _within(result: SweepResult) -> Iterator[str]:
