@@ -158,7 +158,7 @@ def fit(
     held_out, notes = judge_held_out(result.cascade, stored)
     cascade = result.cascade.with_held_out(held_out.record if held_out else {})
     cascade.save(output, overwrite=overwrite)
-    record = fit_record(output, stored, result, cascade, notes)
+    record = fit_record(output, stored, result, cascade, notes) | {"choice": _choice(stored, settings, result)}
     if as_json:
         from probecascade.cli.tables import print_json
 
@@ -167,7 +167,32 @@ def fit(
         tell_fit(record, result, held_out, run)
     calibration = result.calibration
     fulfilled = calibration.certified if calibration.certificates else result.reached
-    return NOT_REACHED if strict and not fulfilled else None
+    if not strict or fulfilled:
+        return None
+    typer.echo(f"probecascade: --strict: {_unfulfilled(result)}; the cascade is in {output}.", err=True)
+    return NOT_REACHED
+
+
+def _choice(run: Run, settings: _Settings, result: FitResult) -> str | None:
+    """How the gates were chosen, in words; None where they were named."""
+    from probecascade.policies.gates import choice_of_gates
+
+    names = [row.gate.checkpoint for row in result.table]
+    if settings.gates == ("auto",):
+        return f"gates: {', '.join(names)} (by --gates auto: those that serve the targets at least loss)"
+    if settings.gates is not None:
+        return None
+    return choice_of_gates(run, names, targets=len(result.calibration.targets.catch))
+
+
+def _unfulfilled(result: FitResult) -> str:
+    """Which targets --strict misses."""
+    from probecascade.thresholds.promise import missed_targets
+
+    calibration = result.calibration
+    if calibration.certificates:
+        return f"not certified: {missed_targets(calibration)}"
+    return "targets were not reached on the calibration episodes"
 
 
 def _set(**values: Any) -> dict[str, Any]:

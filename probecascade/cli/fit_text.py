@@ -68,43 +68,54 @@ def fit_record(output: Path, run: Run, result: FitResult, cascade: Cascade, note
 
 def tell_fit(record: dict[str, Any], result: FitResult, held_out: HeldOut | None, run: Path) -> None:
     """Print what `fit` found and wrote."""
-    from probecascade.cli.tables import auroc_text, seen_text, share_text, table, threshold_text
+    from probecascade.cli.tables import auroc_text, say, seen_text, share_text, table, threshold_text
 
     counted = record["split"]["episodes"]
     typer.echo(f"labelled episodes: {counted['fit']} fit, {counted['calibrate']} calibrate, {counted['test']} test")
     for warning in record["warnings"]:
-        typer.echo(f"note: {warning}")
+        say(f"note: {warning}")
+    if record["choice"]:
+        say(record["choice"])
     if result.prediction:
-        typer.echo(result.prediction)
+        say(result.prediction)
     typer.echo("")
-    rows = []
+    with_targets = any(row.gate.target for row in result.table)
+    probes, rows = [], []
     for row in result.table:
         gate, counts = row.gate, row.gate.counts
-        rows.append(
+        probes.append(
             [
                 gate.checkpoint,
                 seen_text(gate),
                 f"{row.auroc:.3f} n={row.fit_doomed + row.fit_successes}",
                 auroc_text(held_out.auroc[gate.checkpoint]) if held_out else "–",
+            ]
+        )
+        rows.append(
+            [
+                gate.checkpoint,
                 threshold_text(gate.threshold),
-                gate.target or "–",
-                "yes" if gate.reached else "no",
+                *([gate.target or "–", "yes" if gate.reached else "no"] if with_targets else []),
                 f"{counts['alive_doomed']} + {counts['alive_successes']}",
                 f"{counts['fired_doomed']} + {counts['fired_successes']}",
                 f"{counts['caught']}/{counts['doomed']}",
                 f"{counts['kept']}/{counts['successes']}",
             ]
         )
-    titles = ["gate", "sees", "AUROC fit (cv)", "AUROC test", "threshold", "target", "reached"]
+    typer.echo(table(["gate", "sees", "AUROC fit (cv)", "AUROC test"], probes))
+    typer.echo("")
+    titles = ["gate", "threshold", *(["target", "reached"] if with_targets else [])]
     typer.echo(table([*titles, "alive (f + s)", "aborted (f + s)", "caught so far", "kept so far"], rows))
     typer.echo("f: failures, s: successes; counted on the calibration episodes, which set the thresholds")
+    if any(row.gate.never for row in result.table):
+        typer.echo("never: no P(failure) reaches the threshold, so the gate cannot fire")
     for line in extras_lines(result.cascade):
         typer.echo(line)
     typer.echo("")
-    typer.echo(record["promise"])
+    say(record["promise"])
     if held_out:
         tokens = held_out.result.saved["tokens"].share
-        typer.echo(
+        say(
             f"On the test episodes, which shaped nothing: failures caught {share_text(held_out.result.caught)}, "
             f"successes kept {share_text(held_out.result.kept)}, tokens saved {share_text(tokens)}."
         )

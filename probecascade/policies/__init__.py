@@ -4,7 +4,7 @@ from probecascade.policies.adapt import Adaptation, adapt
 from probecascade.policies.advice import ADVICE, FAILURE_MODES
 from probecascade.policies.cascade import Cascade, Gate, StorableProbe
 from probecascade.policies.explore import Coin, Explore
-from probecascade.policies.fit import FitResult, fit_cascade
+from probecascade.policies.fit import FitResult, check_fittable, fit_cascade
 from probecascade.policies.looking import look_less
 from probecascade.policies.modes import ModeFit, fit_modes
 from probecascade.policies.probing import FitRow, ProbeSettings
@@ -48,6 +48,7 @@ __all__ = [
     "Trigger",
     "TriggerShare",
     "adapt",
+    "check_fittable",
     "fit_cascade",
     "fit_modes",
     "look_less",

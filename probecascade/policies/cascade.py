@@ -66,6 +66,11 @@ class Gate:
         return self.threshold == OFF
 
     @property
+    def never(self) -> bool:
+        """Whether no score, a probability, can reach the threshold."""
+        return self.threshold > 1
+
+    @property
     def reads(self) -> frozenset[str]:
         """What its probe looks at, out of states, signals, text and checks."""
         return reads(self.probe)

@@ -18,7 +18,7 @@ from probecascade.policies.cascade import Cascade
 from probecascade.policies.gates import candidate_gates, gates_for_keep, gates_for_recalls, order_warnings
 from probecascade.policies.probing import FitRow, GateFit, GateFitter, ProbeSettings
 from probecascade.policies.provenance import group_hashes, identity_of
-from probecascade.policies.scoring import GateTable, score_run
+from probecascade.policies.scoring import GateTable, score_run, spending_after
 from probecascade.policies.survivors import held_out_scores, refit_survivors
 from probecascade.probes import Fitter
 from probecascade.store import SPLITS, Run, assign_split
@@ -37,6 +37,7 @@ from probecascade.thresholds import (
     percent,
 )
 from probecascade.thresholds.problem import Unit
+from probecascade.thresholds.promise import counted
 from probecascade.thresholds.targets import TargetLike
 
 BoolArray = NDArray[np.bool_]
@@ -166,6 +167,28 @@ def fit_cascade(
     return FitResult(cascade, rows, calibration, tuple(notes), teachers, prediction)
 
 
+def check_fittable(run: Run, split_seed: int, shares: tuple[int, int, int]) -> None:
+    """DataError where a run holds too little for its own gates, or for every round where it names none.
+
+    Each class must be in the fit and in the calibrate split. Fit episodes of two groups of each must reach every gate
+    that is named; where none is, some checkpoint must be one that enough fit episodes of both classes reach.
+    """
+    data = _Labelled.of(run, split_seed, shares)
+    names = tuple(run.header.get("gates", ()))
+    if not names:
+        candidate_gates(run, data.failed, data.fit, gate_answers=False)
+        return
+    reached = ~np.isnan(spending_after(run, names, gate_answers=False).scores)
+    for g, name in enumerate(names):
+        for kind, of_kind in (("failed", data.failed), ("successful", ~data.failed)):
+            groups = len(set(data.group[data.fit & of_kind & reached[:, g]].tolist()))
+            if groups < 2:
+                raise DataError(
+                    f"{name} is reached by {kind} fit episodes of {counted(groups, 'group')}, and 2 are needed: "
+                    "extract more groups."
+                )
+
+
 def _gate_names(
     run: Run,
     gates: Sequence[str] | Literal["auto"] | None,
@@ -247,14 +270,28 @@ def _rows(fits: Sequence[GateFit], calibration: Calibration) -> tuple[FitRow, ..
 
 def unreached(rows: Sequence[FitRow], calibration: Calibration) -> list[str]:
     """A sentence for each gate whose target the calibration episodes did not allow, or one where all gates are off."""
-    if not np.isfinite(calibration.thresholds).any():
-        return ["no gate tells failures from successes at these targets: all are off."]
+    if all(row.gate.never for row in rows):
+        return [_all_off(calibration)]
     return [
         f"{row.gate.target} of the failures are not caught by {row.gate.checkpoint} on the calibration episodes: "
         f"{row.gate.counts['caught']} of {row.gate.counts['doomed']} are."
         for row in rows
         if not row.gate.reached
     ]
+
+
+def _all_off(calibration: Calibration) -> str:
+    """Why no gate can fire, and what that does not say."""
+    keep, seen = calibration.targets.keep, calibration.seen
+    lacking = [c for c in calibration.certificates if c.kind == "keep" and not c.certified and c.missing]
+    if keep is not None and lacking:
+        why = (
+            f"by the method {calibration.method} no threshold can be set that keeps {percent(keep)}, for "
+            f"{counted(seen.successes, 'calibration success')} are too few (see the promise for how many more)"
+        )
+    else:
+        why = f"no threshold serves these targets on the {seen.doomed + seen.successes} calibration episodes"
+    return f"{why}: all gates are off. That says nothing of how well they rank episodes, which their AUROC does."
 
 
 def _provenance(run: Run, data: _Labelled, split_seed: int, shares: tuple[int, int, int], uses: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from probecascade.errors import DataError, UsageError
 from probecascade.policies.scoring import GateTable, spending_after
 from probecascade.store import Run
+from probecascade.thresholds.promise import counted
 
 MIN_CLASS = 20
 """Episodes of each class below which nothing is set without being asked for: of the fit episodes that reach a
@@ -26,6 +27,24 @@ def gates_for_recalls(run: Run, gates: Sequence[str] | None, targets: int) -> tu
         rounds = tuple(f"action:{r}" for r in range(1, targets + 1))
         gates = named[:targets] if len(named) >= targets else rounds
     return _stored(run, gates)
+
+
+def choice_of_gates(run: Run, names: Sequence[str], *, targets: int) -> str:
+    """Where gates were not named: which they are and by what rule; `targets`: of what to catch, 0 for keep alone."""
+    recipe = tuple(run.header.get("gates", ()))
+    chosen = ", ".join(names)
+    if not targets:
+        rule = f"all action and part checkpoints that {MIN_CLASS} failures and {MIN_CLASS} successes to fit on reach"
+    elif len(recipe) > targets:
+        rule = f"the first {targets} of" if targets > 1 else "the first of"
+        rule += f" the recipe's {', '.join(recipe)}, one for each target; choose others by --gates"
+    elif len(recipe) == targets:
+        rule = "the recipe's"
+    else:
+        rule = (
+            f"one round for each target, since the recipe names {len(recipe) or 'no'} gates; choose others by --gates"
+        )
+    return f"gates: {chosen} ({rule})"
 
 
 def gates_for_keep(
@@ -68,7 +87,8 @@ def order_warnings(names: Sequence[str], table: GateTable) -> list[str]:
         swapped = int((table.tokens_after[:, g] > table.tokens_after[:, g - 1]).sum())
         if swapped:
             found.append(
-                f"{swapped} episodes reach {names[g]} before {names[g - 1]}: cumulative counts go by the "
+                f"{counted(swapped, 'episode')} reach{'es' if swapped == 1 else ''} "
+                f"{names[g]} before {names[g - 1]}: cumulative counts go by the "
                 "order in which the gates were given."
             )
     return found

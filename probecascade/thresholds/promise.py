@@ -50,6 +50,11 @@ def promise(result: Calibration) -> str:
     )
 
 
+def missed_targets(result: Calibration) -> str:
+    """The targets that are not certified, and why not."""
+    return _why(result).removeprefix(" (").removesuffix(")")
+
+
 def _assumed(result: Calibration) -> str:
     return "".join(f" {note[0].upper()}{note[1:]}" for note in result.notes)
 

@@ -63,8 +63,24 @@ def test_recall_in_the_users_own_words(made: Path, tmp_path: Path, capsys: pytes
     for gate in cascade.gates:
         assert re.search(rf"^{gate.checkpoint} +{gate.layer} ", out, re.MULTILINE)
     assert "On the calibration episodes" in out
-    assert cascade.promise in out
+    assert cascade.promise in " ".join(out.split())
+    assert "gates:" not in out
+    assert max(map(len, out.replace(f"{output} {made}", "").splitlines())) <= 120
     assert f"next: probecascade eval {output} {made} --split test" in out
+
+
+def test_the_choice_of_gates_is_said(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for options, words in (
+        (["--recall", "0.5"], "gates: part:1 (the first of the recipe's part:1, part:2, one for each target;"),
+        (["--recall", "0.2,0.5,0.6"], "gates: action:1, action:2, action:3 (one round for each target, since"),
+        (["--keep", "0.9"], "(all action and part checkpoints that 20 failures and 20 successes to fit on reach)"),
+    ):
+        capsys.readouterr()
+        assert cli.main(["fit", str(made), *options, "--layers", "4", "-o", str(tmp_path / "c"), "--overwrite"]) == 0
+        out = capsys.readouterr().out
+        assert words in " ".join(out.split())
+        header = next(line for line in out.splitlines() if line.startswith("gate ") and "threshold" in line)
+        assert ("target" in header) == ("--recall" in options)
 
 
 def test_the_held_out_numbers_are_stored_and_are_those_of_eval(
@@ -136,7 +152,11 @@ def test_a_target_out_of_reach_is_marked_and_strict_makes_it_three(
     counts = record["gates"][0]["counts"]
     assert counts["caught"] == counts["alive_doomed"] < counts["doomed"]
     assert any("are not caught by action:4 on the calibration episodes" in warning for warning in record["warnings"])
+    capsys.readouterr()
     assert cli.main([*command, "-o", str(tmp_path / "b"), "--strict"]) == 3
+    err = capsys.readouterr().err
+    assert err.startswith("probecascade: --strict: not certified: catch 99 % by action:4: ")
+    assert err.count("\n") == 1
     assert (tmp_path / "b" / "cascade.json").is_file()
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +10,7 @@ from made_runs import LAYERS, make_run
 
 from probecascade.errors import DataError, StoreError, UsageError
 from probecascade.policies import Cascade, fit_cascade, score_run
+from probecascade.policies.fit import unreached
 from probecascade.probes import LogisticFitter
 from probecascade.store import Run, assign_split
 from probecascade.thresholds import firing, needed, parse_target
@@ -178,3 +181,21 @@ def test_one_class_is_refused_with_counts(tmp_path: Path, failed: bool) -> None:
 def test_too_few_episodes_for_default_keep_gates(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="20 failed and 20 successful"):
         fit_cascade(make_run(tmp_path / "run", groups=30), keep="0.9", fitter=QUICK)
+
+
+@pytest.mark.parametrize(
+    ("recalls", "keep", "words"),
+    [
+        (None, "0.99", "no threshold can be set that keeps 99 %, for .* calibration successes are too few"),
+        ("0.5", None, "no threshold serves these targets on the .* calibration episodes"),
+    ],
+)
+def test_gates_that_are_all_off_are_explained_without_blaming_the_probes(
+    run: Run, recalls: str | None, keep: str | None, words: str
+) -> None:
+    found = fit_cascade(run, recalls=recalls, keep=keep, gates=("action:2",), layers=[4], fitter=QUICK)
+    (row,) = found.table
+    off = replace(row, gate=replace(row.gate, threshold=1.02))
+    (note,) = unreached([off], found.calibration)
+    assert re.search(f"{words}.*: all gates are off. That says nothing of how well they rank episodes", note)
+    assert not any("all gates are off" in warning for warning in found.warnings)
