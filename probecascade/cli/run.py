@@ -248,6 +248,9 @@ def watch(cascade: Cascade, coin: Coin, live: Sequence[Episode]) -> list[dict[st
 
     targets, share = cascade.calibration.get("targets", {}), float(coin.share)
     last = cascade.gates[-1].checkpoint
+    promised = {
+        (c["kind"], c["gate"]) for c in cascade.calibration.get("certificates", ()) if c["certified"]
+    }  # fmt: skip
     found: list[tuple[str, str | None, str, KeepMonitor | CatchMonitor, int, float]] = []
     if targets.get("keep"):
         keep = KeepMonitor(targets["keep"], share)
@@ -262,19 +265,38 @@ def watch(cascade: Cascade, coin: Coin, live: Sequence[Episode]) -> list[dict[st
             catch.update(episode.decision is not None)
         found.append(("catch", last, targets["catch"][last], catch, len(doomed), catch.caught))
     return [
-        {"kind": kind, "gate": gate, "target": target, "observed": n, "share": rate, "alarm": monitor.alarm}
+        {
+            "kind": kind,
+            "gate": gate,
+            "target": target,
+            "promised": (kind, gate) in promised,
+            "observed": n,
+            "share": rate,
+            "alarm": monitor.alarm,
+        }
         for kind, gate, target, monitor, n, rate in found
     ]
 
 
-def _watch_text(seen: Mapping[str, Any]) -> str:
+def _watch_text(seen: Mapping[str, Any], coin: Coin) -> str:
     from probecascade.thresholds import parse_target, percent
+    from probecascade.thresholds.promise import counted
 
     what = f"{seen['kind']} {percent(parse_target(seen['target']))}" + (f" by {seen['gate']}" if seen["gate"] else "")
-    whose = "successes" if seen["kind"] == "keep" else "failures"
+    name = "promise" if seen["promised"] else "target"
+    aim = "" if seen["promised"] else " (aimed at; nothing was promised)"
+    whose, done = ("success", "kept") if seen["kind"] == "keep" else ("failure", "caught")
     verdict = "IN DOUBT, recalibrate" if seen["alarm"] else "not in doubt"
-    share = f", share so far {100 * seen['share']:.1f} %" if seen["observed"] else ""
-    return f"promise of {what}: {verdict} after {seen['observed']} observed {whose}{share} (false alarms: 5 % for good)"
+    share = (
+        f"; an estimated {100 * seen['share']:.1f} % {done} so far (each one that exploration let through stands for "
+        f"{float(1 / coin.share):.4g}, since the others like it were aborted unseen)"
+        if seen["observed"]
+        else ""
+    )
+    return (
+        f"{name} of {what}{aim}: {verdict} after {counted(seen['observed'], whose)} seen to the end{share}. "
+        f"Were the {name} always met, a false alarm would come with a chance of at most 5 %, however long one watches."
+    )
 
 
 def _report(
@@ -286,7 +308,8 @@ def _report(
     which: str,
     as_json: bool,
 ) -> None:
-    from probecascade.cli.tables import outcome_record, outcome_table, print_json
+    from probecascade.cli.tables import outcome_record, outcome_table, print_json, say
+    from probecascade.thresholds.promise import counted
 
     outcomes = dict(sorted(Counter(episode.outcome for episode in live).items()))
     stopped = (e for e in live if plan.shadow or e.outcome == "aborted")
@@ -308,35 +331,43 @@ def _report(
     }
     if as_json:
         return print_json(record)
-    counted = ", ".join(f"{count} {name}" for name, count in outcomes.items())
-    typer.echo(f"{len(live)} {which} episodes{' in shadow' if plan.shadow else ''}: {counted}")
-    verb = "would have aborted" if plan.shadow else "aborted"
-    per_gate = ", ".join(f"{count} at {name}" for name, count in record["aborts_by_gate"].items())
-    typer.echo(f"{verb}: {per_gate}")
-    if record["explored"]:
-        typer.echo(_explored_text(record["explored"]))
-    for seen_so_far in record["watch"]:
-        typer.echo(_watch_text(seen_so_far))
+    ended = ", ".join(f"{count} {name}" for name, count in outcomes.items())
+    typer.echo(f"{counted(len(live), f'{which} episode')}{' in shadow' if plan.shadow else ''}: {ended}")
+    say(f"{'would have aborted' if plan.shadow else 'aborted'}: {_aborts_text(plan.cascade, gates)}")
+    if plan.coin is not None:
+        say(_explored_text(record["explored"]))
+        for seen_so_far in record["watch"]:
+            say(_watch_text(seen_so_far, plan.coin))
     if faults:
-        typer.echo(f"the cascade failed {faults} times and was passed over there")
+        typer.echo(f"the cascade failed {counted(faults, 'time')} and was passed over there")
     if seen:
-        typer.echo(f"{seen} of these groups shaped the cascade, so its numbers on them flatter it")
+        typer.echo(f"{counted(seen, 'group')} of these shaped the cascade, so its numbers on them flatter it")
     if rows:
         typer.echo("")
         typer.echo(outcome_table(rows))
         typer.echo("shares with 95 % intervals over groups; caught and kept are counted by the twins without aborts")
         if rows[-1].diverged or rows[-1].unlabelled:
             typer.echo(
-                f"left out: {rows[-1].diverged} pairs that diverged before the decision, "
+                f"left out: {counted(rows[-1].diverged, 'pair')} that diverged before the decision, "
                 f"{rows[-1].unlabelled} without a label"
             )
     if plan.output is not None:
         typer.echo(f"the live episodes are in {plan.output}")
 
 
+def _aborts_text(cascade: Cascade, aborts: Mapping[str, int]) -> str:
+    """How many each gate aborted, those that cannot fire apart."""
+    never = [gate.checkpoint for gate in cascade.gates if gate.never]
+    parts = [f"{aborts[gate.checkpoint]} at {gate.checkpoint}" for gate in cascade.gates if not gate.never]
+    return ", ".join(parts or ["none"]) + (f" (never firing: {', '.join(never)})" if never else "")
+
+
 def _explored_text(found: Mapping[str, Any]) -> str:
+    from probecascade.thresholds.promise import counted
+
     unlabelled = f", {found['unlabelled']} have no label" if found["unlabelled"] else ""
     return (
-        f"explored: {found['episodes']} episodes, chosen at random; {found['let_through']} would-be aborts let "
-        f"through, of which {found['failed']} failed and {found['succeeded']} succeeded{unlabelled}"
+        f"explored: {counted(found['episodes'], 'episode')}, chosen at random; "
+        f"{counted(found['let_through'], 'would-be abort')} let through, "
+        f"of which {found['failed']} failed and {found['succeeded']} succeeded{unlabelled}"
     )

@@ -90,7 +90,12 @@ def test_exploration_is_said_in_words_and_seen_by_the_twins(
     out = capsys.readouterr().out
     assert "explored: 12 episodes, chosen at random; " in out
     assert "aborted: 0 at observation:1, 0 at observation:2" in out
-    assert "promise of catch 90 % by observation:2: " in out
+    last = Cascade.load(cascade).calibration["certificates"][-1]
+    assert (last["gate"], last["certified"]) == ("observation:2", False)
+    flat = " ".join(out.split())
+    assert "target of catch 90 % by observation:2 (aimed at; nothing was promised): not in doubt after " in flat
+    assert "(each one that exploration let through stands for 1, since the others like it were aborted unseen)" in flat
+    assert "promise of" not in out
     caught = next(line for line in out.splitlines() if line.startswith("failures caught"))
     assert "0.0 %" in caught
 
