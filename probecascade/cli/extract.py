@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 
 from probecascade.cli.options import changed, parse_layers
 from probecascade.cli.recipes import ExtractRecipe, read_extract
-from probecascade.errors import StoreError, UsageError
+from probecascade.errors import ProbecascadeError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from probecascade.cli.session import Session
@@ -199,8 +200,25 @@ def _play(session: Session, tasks: tuple[Task, ...], output: Path, resume: bool)
         resume=resume,
     ) as writer:
         left = [(task, seed) for task, seed in episodes if episode_id(task, seed) not in writer.stored]
+        if resume:
+            typer.echo(_resumed([episode_id(*of) for of in episodes], writer.stored, len(tasks)), err=True)
         for recording in progress(play(session, left), len(left), "extract"):
             writer.add(recording)
+
+
+def _resumed(ids: Sequence[str], stored: Set[str], tasks: int) -> str:
+    """How much is stored and left; `ids` are of the episodes in order, as many for each of so many tasks."""
+    from probecascade.thresholds.promise import counted
+
+    have = [name in stored for name in ids]
+    found = f"resuming: {sum(have)} of {len(ids)} episodes are stored, {len(ids) - sum(have)} are left"
+    first, rest = divmod(sum(have), max(1, len(ids) // tasks))
+    if 0 < first < tasks and not rest and all(have[: sum(have)]):
+        found += (
+            f"; the stored ones are just those of the first {counted(first, 'task')}, so if the run was to end there, "
+            f"stop and add --limit {first}"
+        )
+    return f"{found}."
 
 
 def summary(run: Run) -> dict[str, Any]:
@@ -227,8 +245,20 @@ def summary(run: Run) -> dict[str, Any]:
         "checkpoints": sum(described["checkpoints"].values()),
         "rejected": described["rejected"],
         "bytes": described["bytes"],
-        "next": _next_command(run),
+        **_next_step(run),
     }
+
+
+def _next_step(run: Run) -> dict[str, str | None]:
+    """The command that fits this run, or else why none would."""
+    from probecascade.policies import check_fittable
+
+    split = run.header.get("split", {})
+    try:
+        check_fittable(run, split.get("seed", 0), tuple(split.get("shares", (50, 25, 25))))
+    except ProbecascadeError as error:
+        return {"next": None, "not_yet": str(error)}
+    return {"next": _next_command(run), "not_yet": None}
 
 
 def _next_command(run: Run) -> str:
@@ -238,19 +268,32 @@ def _next_command(run: Run) -> str:
 
 
 def _tell(record: dict[str, Any]) -> None:
+    from probecascade.cli.tables import say
+    from probecascade.thresholds.promise import counted
+
     outcomes = ", ".join(f"{count} {name}" for name, count in record["outcomes"].items())
     share = record["success_share"]
     success = "no labelled episode" if share is None else f"success {100 * share:.1f} % of {record['labelled']}"
-    typer.echo(f"{record['episodes']} episodes of {record['groups']} groups: {success} ({outcomes})")
+    typer.echo(
+        f"{counted(record['episodes'], 'episode')} of {counted(record['groups'], 'group')}: {success} ({outcomes})"
+    )
     if record["errors"]:
         reason, count = next(iter(record["errors"].items()))
         total = sum(record["errors"].values())
-        typer.echo(f"{total} episodes ended in an error and carry no label; the commonest ({count}): {reason}")
+        typer.echo(f"{counted(total, 'episode')} ended in an error, without a label; the commonest ({count}): {reason}")
     cut = record["turns_cut"]
-    typer.echo(f"{record['tokens']} tokens in {record['turns']} turns, {cut} of them cut at the turn limit")
+    typer.echo(
+        f"{counted(record['tokens'], 'token')} in {counted(record['turns'], 'turn')}, "
+        f"{cut} of them cut at the turn limit"
+    )
     rejected = f", {record['rejected']} refused as not finite or too large" if record["rejected"] else ""
-    typer.echo(f"{record['checkpoints']} checkpoints{rejected}, {size_text(record['bytes'])} in {record['run']}")
-    typer.echo(f"next: {record['next']}")
+    typer.echo(
+        f"{counted(record['checkpoints'], 'checkpoint')}{rejected}, {size_text(record['bytes'])} in {record['run']}"
+    )
+    if record["next"] is None:
+        say(f"too little to fit yet: {record['not_yet']}")
+    else:
+        typer.echo(f"next: {record['next']}")
 
 
 def size_text(count: float) -> str:

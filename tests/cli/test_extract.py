@@ -13,6 +13,7 @@ import pytest
 
 from probecascade import cli
 from probecascade.agents.react import ReActAgent
+from probecascade.cli.extract import summary
 from probecascade.environments import AtlasSettings, atlas_tasks, dump_tasks
 from probecascade.store import Run, durable
 
@@ -41,7 +42,7 @@ def test_a_run_from_beginning_to_end(
     out, err = capsys.readouterr()
     assert err == ""  # no bar where there is no terminal
     assert "6 episodes of 6 groups: success 50.0 % of 6 (3 failure, 3 success)" in out
-    assert f"next: probecascade fit {tmp_path / 'run'} --recall 0.9,0.95 -o cascades/run" in out
+    assert "too little to fit yet: the calibrate split holds 1 failed and 0 successful episodes" in out
     run = Run.open(tmp_path / "run")
     assert sorted(ids(tmp_path / "run")) == [f"atlas-s0-p1-{g:05d}-city~0" for g in range(6)]
     assert run.checkpoint_names[:4] == ("prompt", "action:1", "part:1", "observation:1")
@@ -50,6 +51,13 @@ def test_a_run_from_beginning_to_end(
     assert run.header["n_layers"] == 2
     assert set(run.header["versions"]) >= {"probecascade", "python", "torch", "transformers"}
     assert run.episode(0).doomed_round in (None, 2)
+
+
+def test_a_run_that_can_be_fitted_says_how(lottery_run: Path) -> None:
+    path = lottery_run / "run"
+    record = summary(Run.open(path))
+    assert record["next"] == f"probecascade fit {path} --recall 0.9,0.95 -o cascades/run"
+    assert record["not_yet"] is None
 
 
 def test_the_summary_counts_turns_that_were_cut(
@@ -76,16 +84,26 @@ def test_episodes_that_end_in_an_error_are_counted_aloud(
     assert cli.main(["extract", str(write_recipe(2)), "-o", str(tmp_path / "run")]) == 0
     out = capsys.readouterr().out
     assert "no labelled episode (2 error)" in out
-    assert "2 episodes ended in an error and carry no label; the commonest (2): error: ZeroDivisionError" in out
+    assert "too little to fit yet: the fit split holds 0 failed and 0 successful episodes" in out
+    assert "next:" not in out
+    assert "2 episodes ended in an error, without a label; the commonest (2): error: ZeroDivisionError" in out
 
 
-def test_limit_is_a_prefix_and_resume_plays_the_rest_once(write_recipe: Write, lottery: None, tmp_path: Path) -> None:
+def test_limit_is_a_prefix_and_resume_plays_the_rest_once(
+    write_recipe: Write, lottery: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     recipe, small, full = str(write_recipe(7)), tmp_path / "small", tmp_path / "full"
     assert cli.main(["extract", recipe, "-o", str(small), "--limit", "3"]) == 0
     assert cli.main(["extract", recipe, "-o", str(full)]) == 0
     assert sorted(ids(small)) == sorted(ids(full))[:3]
-    for limit in ("2", "5", "7"):
+    for limit, told in (
+        ("2", "resuming: 2 of 2 episodes are stored, 0 are left.\n"),
+        ("5", "3 of 5 episodes are stored, 2 are left; the stored ones are just those of the first 3 tasks, "),
+        ("7", "so if the run was to end there, stop and add --limit 5.\n"),
+    ):
+        capsys.readouterr()
         assert cli.main(["extract", recipe, "-o", str(small), "--resume", "--limit", limit]) == 0
+        assert told in capsys.readouterr().err
         assert len(ids(small)) == max(3, int(limit))
     assert sorted(ids(small)) == sorted(ids(full))
     first, again = Run.open(full), Run.open(small)
