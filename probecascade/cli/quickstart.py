@@ -63,13 +63,14 @@ def quickstart(
 
     Runs the embedded model on made-up errands, fits probes on its hidden states, sets the thresholds of two
     cascades, and plays fresh tasks live with and without them. Started again with the same folder it goes on
-    with the states that are stored there, and makes the cascades anew.
+    with the states that are stored there, and makes the cascades anew. Much fewer than 100 tasks may hold too
+    few successes to fit on.
 
     Examples:
 
       probecascade quickstart
 
-      probecascade quickstart -o tries/small --groups 200 --fresh 40
+      probecascade quickstart -o tries/small --groups 100 --fresh 10
 
       probecascade quickstart --dtype bfloat16 --json
     """

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from probecascade.cli.auroc import CheckpointAuroc
 from probecascade.cli.fresh import Row
-from probecascade.cli.tables import auroc_text, table, threshold_text
+from probecascade.cli.tables import WIDTH, auroc_text, table, threshold_text
 from probecascade.episode import Episode
 from probecascade.policies import Cascade
 from probecascade.probes import Interval
 
 _ROUNDS = 6  # of a transcript that are shown
 _WIDTH = 110
-_LINE = 140
 
 
 def auroc_report(found: Sequence[CheckpointAuroc]) -> str:
@@ -29,14 +28,28 @@ def auroc_report(found: Sequence[CheckpointAuroc]) -> str:
         for row in found
     ]
     titles = ["AUROC at", "probe on the states", "prompt-only probe", "surface baseline"]
-    later = [row for row in found if row.checkpoint != "prompt"]
+    known = [row for row in found if _above_chance(row)]
     lines = [
         table(titles, rows),
-        "cross-fitted over whole groups, layer and strength chosen inside; 95 % intervals over groups",
-        *_beaten("surface baseline", {row.checkpoint: row.over_surface for row in found}),
-        *_beaten("prompt-only probe", {row.checkpoint: row.over_prompt for row in later}),
+        wrapped(
+            "cross-fitted over whole groups, layer and strength chosen inside; 95 % intervals over groups. Scores "
+            "of a probe that knows nothing lie somewhat below one half (docs/workbench.md says why)."
+        ),
+        *_at_chance(found),
+        *_beaten("surface baseline", {row.checkpoint: row.over_surface for row in known}),
+        *_beaten("prompt-only probe", {row.checkpoint: row.over_prompt for row in known if row.checkpoint != "prompt"}),
     ]
     return "\n".join(lines)
+
+
+def _above_chance(row: CheckpointAuroc) -> bool:
+    return row.probe.low > 0.5
+
+
+def _at_chance(found: Sequence[CheckpointAuroc]) -> list[str]:
+    """A sentence for the checkpoints where the probe is not shown to know anything, and so beats nothing."""
+    names = [row.checkpoint for row in found if not _above_chance(row)]
+    return [wrapped(f"the probe is not shown to be better than chance at {', '.join(names)}")] if names else []
 
 
 def _beaten(rival: str, gains: Mapping[str, Interval]) -> list[str]:
@@ -56,7 +69,7 @@ def _beaten(rival: str, gains: Mapping[str, Interval]) -> list[str]:
 
 def wrapped(sentence: str) -> str:
     """A long sentence on several lines, the later ones indented."""
-    return textwrap.fill(sentence, _LINE, subsequent_indent="    ", break_on_hyphens=False)
+    return textwrap.fill(sentence, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def policy_report(rows: Sequence[Row]) -> str:

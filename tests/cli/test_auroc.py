@@ -53,3 +53,16 @@ def test_a_probe_that_beats_nothing_is_said_not_to() -> None:
     assert "the probe does not beat the surface baseline at prompt (+0.010 [-0.050, +0.070]), part:1 (" in text
     assert "the probe beats the prompt-only probe at part:1 (" in text
     assert "the probe does not beat the prompt-only probe at part:2 (" in text
+
+
+def test_what_is_at_chance_beats_nothing_even_where_its_rival_is_worse() -> None:
+    worse, good = interval(0.4, 0.33, 0.48), interval(0.1, 0.02, 0.2)
+    rows = [
+        CheckpointAuroc("action:1", False, interval(0.52, 0.43, 0.6), worse, worse, good, good),
+        CheckpointAuroc("part:1", False, interval(0.8, 0.7, 0.9), worse, worse, good, good),
+    ]
+    text = auroc_report(rows)
+    assert "not shown to be better than chance at action:1\n" in text
+    assert "the probe beats the prompt-only probe at part:1 (" in text
+    assert text.count("action:1") == 2  # in the table and in that sentence
+    assert "lie somewhat below one half (docs/workbench.md says why)" in " ".join(text.split())
