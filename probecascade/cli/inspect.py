@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from probecascade.errors import StoreError, UsageError
+from probecascade.errors import ProbecascadeError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from probecascade.episode import Episode
@@ -42,7 +42,7 @@ def inspect(
     if cascade is not None and episode is None:
         raise UsageError("--cascade shows scores of one episode: add --episode 0.")
     if path.is_dir() and not (path / "run.json").is_file():
-        raise StoreError(f"{str(path)!r} is neither a run nor a cascade: give a folder that extract or fit made.")
+        raise StoreError(_not_ours(path))
     from probecascade.policies import Cascade
     from probecascade.store import Run
 
@@ -56,8 +56,16 @@ def inspect(
     _episode(run, _index(run, episode), loaded, as_json)
 
 
+def _not_ours(path: Path) -> str:
+    """That a folder is neither, and which run lies in it, such as in quickstart's."""
+    runs = sorted(found.parent for pattern in ("*/run.json", "*/*/run.json") for found in path.glob(pattern))
+    if not runs:
+        return f"{str(path)!r} is neither a run nor a cascade: give a folder that extract or fit made."
+    return f"{str(path)!r} is neither a run nor a cascade, but holds one: give {str(runs[0])!r}."
+
+
 def _cascade(path: Path, as_json: bool) -> None:
-    from probecascade.cli.tables import print_json, seen_text, table, threshold_text
+    from probecascade.cli.tables import print_json, say, seen_text, table, threshold_text
     from probecascade.policies import Cascade
 
     cascade = Cascade.load(path)
@@ -76,14 +84,14 @@ def _cascade(path: Path, as_json: bool) -> None:
     provenance: Any = cascade.provenance
     model = provenance.get("run", {}).get("model", {})
     typer.echo(f"cascade for {model.get('model', 'an unknown model')} in {model.get('dtype', 'an unknown dtype')}")
-    rows = []
-    for gate in cascade.gates:
-        target = gate.target or "–"
-        rows.append(
-            [gate.checkpoint, seen_text(gate), threshold_text(gate.threshold), target, "yes" if gate.reached else "no"]
-        )
-    typer.echo(table(["gate", "sees", "threshold", "target", "reached"], rows))
-    typer.echo(cascade.promise)
+    rows = [[gate.checkpoint, seen_text(gate), threshold_text(gate.threshold)] for gate in cascade.gates]
+    titles = ["gate", "sees", "threshold"]
+    if any(gate.target for gate in cascade.gates):
+        titles += ["target", "reached"]
+        for row, gate in zip(rows, cascade.gates, strict=True):
+            row += [gate.target or "–", "yes" if gate.reached else "no"]
+    typer.echo(table(titles, rows))
+    say(cascade.promise)
     if cascade.held_out:
         for key, words in (("caught", "failures caught"), ("kept", "successes kept")):
             found = cascade.held_out[key]
@@ -95,6 +103,7 @@ def _run(run: Run, limit: int | None, as_json: bool) -> None:
     from probecascade.cli.extract import size_text
     from probecascade.cli.tables import print_json, table
     from probecascade.cli.tasks import check_limit
+    from probecascade.thresholds.promise import counted
 
     check_limit(limit)
     described = run.describe()
@@ -104,14 +113,16 @@ def _run(run: Run, limit: int | None, as_json: bool) -> None:
     model = described["model"] or {}
     typer.echo(f"run of {model.get('model', 'an unknown model')} in {model.get('dtype', 'an unknown dtype')}")
     outcomes = ", ".join(f"{count} {name}" for name, count in described["outcomes"].items()) or "none"
-    typer.echo(f"{described['episodes']} episodes of {described['groups']} groups: {outcomes}")
+    episodes, groups = counted(described["episodes"], "episode"), counted(described["groups"], "group")
+    typer.echo(f"{episodes} of {groups}: {outcomes}")
     layers = ", ".join(map(str, described["layers"]))
     typer.echo(f"layers {layers} ({described['layer_convention']})")
     typer.echo(f"states of {described['d_model']} numbers in {described['dtype']}, {size_text(described['bytes'])}")
     if described["incomplete"]:
-        typer.echo(f"{described['incomplete']} unfinished shards are left out (a writer at work, or one that died)")
+        shards = counted(described["incomplete"], "unfinished shard")
+        typer.echo(f"left out: {shards} (a writer at work, or one that died)")
     if described["rejected"]:
-        typer.echo(f"{described['rejected']} checkpoints were refused as not finite or too large")
+        typer.echo(f"refused as not finite or too large: {counted(described['rejected'], 'checkpoint')}")
     typer.echo(table(["checkpoint", "states"], [[k, str(v)] for k, v in described["checkpoints"].items()]))
     if shown:
         columns = ("index", "episode_id", "outcome", "rounds", "tokens")
@@ -145,6 +156,7 @@ def _index(run: Run, wanted: str) -> int:
 def _episode(run: Run, index: int, cascade: Cascade | None, as_json: bool) -> None:
     from probecascade.cli.tables import print_json
     from probecascade.policies.scoring import score_episode
+    from probecascade.thresholds.promise import counted
 
     episode = run.episode(index)
     scores = {}
@@ -152,15 +164,18 @@ def _episode(run: Run, index: int, cascade: Cascade | None, as_json: bool) -> No
         thresholds = {gate.checkpoint: gate.threshold for gate in cascade.gates}
         scores = {name: (value, thresholds[name]) for name, value in score_episode(run, index, cascade).items()}
     stop = next((name for name, (score, threshold) in scores.items() if score >= threshold), None)
+    question = _first_question(run, episode)
     if as_json:
-        return print_json(_episode_record(index, episode, cascade, scores, stop))
+        return print_json(_episode_record(index, episode, cascade, scores, stop) | {"question": question})
     doomed = "" if episode.doomed_round is None else f", doomed in round {episode.doomed_round}"
     typer.echo(f"{episode.episode_id}: {episode.outcome} ({episode.reason}){doomed}")
     typer.echo(
-        f"{len(episode.steps)} rounds, {episode.tokens} tokens, {episode.calls} tool calls, "
-        f"prompt of {episode.prompt_tokens} tokens"
+        f"{counted(len(episode.steps), 'round')}, {counted(episode.tokens, 'token')}, "
+        f"{counted(episode.calls, 'tool call')}, prompt of {counted(episode.prompt_tokens, 'token')}"
     )
     typer.echo("")
+    if question is not None:
+        typer.echo(f"Question: {question}")
     for step in episode.steps:
         mark = "  <- doomed here" if step.round == episode.doomed_round else ""
         typer.echo(f"[{step.round}]{step.text.rstrip()}{mark}")
@@ -174,6 +189,20 @@ def _episode(run: Run, index: int, cascade: Cascade | None, as_json: bool) -> No
     typer.echo(_signals_table(episode))
     if cascade is not None:
         typer.echo(f"aborted at {stop}" if stop else "no gate fires")
+
+
+def _first_question(run: Run, episode: Episode) -> str | None:
+    """What the agent was asked first, from the tasks of the run's recipe; None where they cannot be made again."""
+    from probecascade.cli.recipes import EnvironmentSection, TasksSection
+    from probecascade.cli.tasks import task_of
+
+    recipe = run.header.get("recipe", {})
+    try:
+        sections = TasksSection(**recipe["tasks"]), EnvironmentSection(**recipe.get("environment", {}))
+        task = task_of(episode.task_id, *sections)
+    except (KeyError, TypeError, ValueError, ProbecascadeError):
+        return None  # another agent's run, or a task file that is gone
+    return None if task is None else task.parts[0].question
 
 
 def _scored_lines(
@@ -196,7 +225,7 @@ def _scored_lines(
 
 
 def _signals_table(episode: Episode) -> str:
-    from probecascade.cli.tables import table
+    from probecascade.cli.tables import folded
     from probecascade.episode import SIGNALS
 
     checks = sorted({name for point in episode.checkpoints for name in point.checks})
@@ -204,7 +233,7 @@ def _signals_table(episode: Episode) -> str:
     for point in episode.checkpoints:
         told = [f"{point.checks[name]:.4g}" if name in point.checks else "–" for name in checks]
         rows.append([point.name, *(f"{value:.4g}" for value in point.signals), *told])
-    return table(["checkpoint", *SIGNALS, *checks], rows)
+    return folded(["checkpoint", *SIGNALS, *checks], rows)
 
 
 def _episode_record(

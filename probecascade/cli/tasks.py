@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from probecascade.cli.recipes import ExtractRecipe, TasksSection
+from probecascade.cli.recipes import EnvironmentSection, ExtractRecipe, TasksSection
 from probecascade.environments import (
     AtlasSettings,
     Example,
@@ -18,6 +18,8 @@ from probecascade.environments import (
 from probecascade.episode import Task
 from probecascade.errors import NothingToDoError, UsageError
 from probecascade.interfaces import Environment
+
+_FRESH = 2000  # tasks beyond a recipe's that are looked through, since a generated world has no end
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,19 @@ class TaskSet:
 
 def task_set(recipe: ExtractRecipe) -> TaskSet:
     """Make or read the tasks of a recipe. UsageError or DataError for a file that cannot be read."""
-    chosen = recipe.tasks
+    return _tasks(recipe.tasks, recipe.environment)
+
+
+def task_of(task_id: str, chosen: TasksSection, environment: EnvironmentSection) -> Task | None:
+    """The task of that id among those of a recipe and the first `_FRESH` beyond; None where it is none of them."""
+    every = _tasks(chosen, environment)
+    among = itertools.chain(every.tasks, itertools.islice(every.fresh(), _FRESH))
+    return next((task for task in among if task.task_id == task_id), None)
+
+
+def _tasks(chosen: TasksSection, environment: EnvironmentSection) -> TaskSet:
     if chosen.set == "atlas":
-        settings = _atlas_settings(chosen, recipe.environment.flakiness)
+        settings = _atlas_settings(chosen, environment.flakiness)
         return TaskSet(tuple(atlas_task(settings, g) for g in range(settings.groups)), settings, None)
     loaded = load_tasks(chosen.set)
     groups = list(dict.fromkeys(task.group for task in loaded))
@@ -71,7 +83,7 @@ def task_set(recipe: ExtractRecipe) -> TaskSet:
     parts = min(2, max(len(task.parts) for task in loaded))
     return TaskSet(
         tuple(task for task in loaded if task.group in taken),
-        AtlasSettings(parts=parts, flakiness=recipe.environment.flakiness),
+        AtlasSettings(parts=parts, flakiness=environment.flakiness),
         tuple(task for task in loaded if task.group not in taken),
     )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from made_runs import make_run
 
 from probecascade import cli
+from probecascade.environments import AtlasSettings, atlas_tasks
 from probecascade.policies import Cascade, score_run
 from probecascade.store import Run
 
@@ -47,7 +49,7 @@ def test_a_run(folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -
 def test_a_cascade(folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     cascade = Cascade.load(folders[1])
     out = shown([str(folders[1])], capsys)
-    assert cascade.promise in out
+    assert cascade.promise in " ".join(out.split())
     assert f"{cascade.gates[0].threshold:.4f}" in out
     assert "held out: failures caught" in out
     record = json.loads(shown([str(folders[1]), "--json"], capsys))
@@ -71,8 +73,36 @@ def test_an_episode_with_its_scores(folders: tuple[Path, Path], capsys: pytest.C
         assert out.startswith(f"{run.episodes.episode_id[index]}: {run.episodes.outcome[index]} (finished)")
         assert "[1] think 1\nAction: search[page 1]" in out
         assert "tokens_so_far" in out
+        assert max(map(len, out.splitlines())) <= 120
         assert out.count("<- aborted here") == (index in firing)
         assert ("no gate fires" in out) == (index not in firing)
+
+
+def test_the_first_question_is_shown_where_the_recipe_gives_it(
+    lottery_run: Path, folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run.open(lottery_run / "run")
+    tasks = {task.task_id: task for task in atlas_tasks(AtlasSettings(groups=200, parts=1, question="city"))}
+    asked = tasks[run.episodes.task_id[3]].parts[0].question
+    out = shown([str(run.path), "--episode", "3"], capsys)
+    assert f"\n\nQuestion: {asked}\n[1]" in out
+    assert json.loads(shown([str(run.path), "--episode", "3", "--json"], capsys))["question"] == asked
+    other = [str(folders[0]), "--episode", "3"]
+    assert "Question:" not in shown(other, capsys)
+    assert json.loads(shown([*other, "--json"], capsys))["question"] is None
+
+
+def test_thresholds_that_nothing_reaches_are_never(
+    folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = Cascade.load(folders[1])
+    gates = [replace(old.gates[0], threshold=1.0243), *old.gates[1:]]
+    Cascade(gates, promise="p", provenance=old.provenance).save(tmp_path / "c")
+    assert Cascade.load(tmp_path / "c").gates[0].threshold == 1.0243
+    out = shown([str(tmp_path / "c")], capsys)
+    assert f"{gates[0].checkpoint} " in out and " never" in out and "1.02" not in out
+    out = shown([str(folders[0]), "--episode", "0", "--cascade", str(tmp_path / "c")], capsys)
+    assert f"    {gates[0].checkpoint}: P(failure) " in out and ", threshold never\n" in out
 
 
 def test_the_doomed_round_is_marked(lottery_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
