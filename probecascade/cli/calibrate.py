@@ -87,7 +87,13 @@ def calibrate(
     if output is not None:
         work.write(output, overwrite)
     work.finish()
-    return NOT_CERTIFIED if strict and not calibration.certified else None
+    if not strict or calibration.certified:
+        return None
+    from probecascade.thresholds.promise import missed_targets
+
+    why = missed_targets(calibration) or f"the method {method} certifies nothing"
+    typer.echo(f"probecascade: --strict: not certified: {why}.", err=True)
+    return NOT_CERTIFIED
 
 
 @dataclass(frozen=True, slots=True)

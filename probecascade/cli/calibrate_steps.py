@@ -23,7 +23,7 @@ from probecascade.cli.calibrate_text import (
     operating_text,
 )
 from probecascade.cli.scores import ScoreTable, read_scores, refuse_overlap
-from probecascade.cli.tables import jsonable, print_json
+from probecascade.cli.tables import jsonable, print_json, wrapped
 from probecascade.errors import UsageError
 from probecascade.intervals import Resampling
 from probecascade.report import save_figures
@@ -70,9 +70,9 @@ class Work:
         if self.asked.prices:
             keep = self._choose(*self.asked.prices)
         certify, teach = self.files.certify, self.files.teach
-        self.say(episodes_text(certify, "certify the thresholds"))
+        self.say(wrapped(episodes_text(certify, "certify the thresholds")))
         if teach is not None:
-            self.say(episodes_text(teach, "teach their shape"))
+            self.say(wrapped(episodes_text(teach, "teach their shape")))
         self.record |= {
             "episodes": episodes_record(certify),
             "teachers": None if teach is None else episodes_record(teach),
@@ -98,7 +98,7 @@ class Work:
         stated = conditions(calibration, certify)
         self.record |= calibration.record() | {"conditions": stated}
         for text in (*(f"note: {note}" for note in calibration.notes), calibration.promise, *stated):
-            self.say(text)
+            self.say(wrapped(text))
         self._judge(calibration)
         return calibration
 
@@ -150,7 +150,7 @@ class Work:
         if found is not None:
             sentence = found.sentence(parse_target(keep), certify.gates)
             self.record["feasibility"] = feasibility_record(found, certify.gates, sentence)
-            self.say(sentence)
+            self.say(wrapped(sentence))
 
     def _judge(self, calibration: Calibration) -> None:
         for key, table in (("seen", self.files.certify), ("test", self.files.test)):

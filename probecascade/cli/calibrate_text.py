@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from probecascade.cli.scores import ScoreTable
-from probecascade.cli.tables import interval_record, jsonable, table, threshold_text
+from probecascade.cli.tables import folded, interval_record, jsonable, table, wrapped
 from probecascade.intervals import Interval, Resampling
 from probecascade.report import shares_by_gate
 from probecascade.thresholds import Backtest, Calibration, Feasibility, percent
 from probecascade.thresholds.operating import ASSUMPTIONS, ON_TEACHERS, OperatingPoint
+from probecascade.thresholds.promise import counted
 
 _SHARES = ("alive", "fired", "caught", "kept", "saved")
 
@@ -34,10 +35,10 @@ def episodes_record(of: ScoreTable) -> dict[str, Any]:
 def episodes_text(of: ScoreTable, role: str) -> str:
     """The same in a line; `role` says what the episodes are for."""
     n = len(of.data.failed)
-    groups = "" if of.groups is None else f" of {len(np.unique(of.groups))} groups"
+    groups = "" if of.groups is None else f" of {counted(len(np.unique(of.groups)), 'group')}"
     return (
-        f"{n} episodes{groups} from {of.path} {role}: {of.data.doomed} failures, {of.data.successes} successes, "
-        f"{len(of.gates)} gates"
+        f"{counted(n, 'episode')}{groups} from {of.path} {role}: {counted(of.data.doomed, 'failure')}, "
+        f"{counted(of.data.successes, 'success')}, {counted(len(of.gates), 'gate')}"
     )
 
 
@@ -93,18 +94,23 @@ def operating_text(chosen: OperatingPoint) -> str:
     rows = []
     for point in (*chosen.points, None):
         if point is None:
-            rows.append(["never abort", "100.0 %", "0.0 %", "0.0 %", f"{chosen.never:.4g}", "0", ""])
+            mark = "best" if chosen.keep is None else ""
+            rows.append(["never abort", "100.0 %", "0.0 %", "0.0 %", f"{chosen.never:.4g}", "0", mark])
             continue
         shares = [f"{100 * share:.1f} %" for share in (point.kept, point.caught, point.saved)]
-        mark = "best" if point is chosen.best else ""
+        mark = "best" if point is chosen.best and chosen.keep is not None else ""
         rows.append([percent(point.keep), *shares, f"{point.value:.4g}", f"{point.gain:+.4g}", mark])
     titles = ["keep target", "successes kept", "failures caught", "tokens saved", "value", "gain", ""]
     beside = [
         f"over {percent(keep)} it gains {_signed(gain)} an episode" for keep, gain in chosen.over_neighbours.items()
     ]
-    lines = [table(titles, rows), "value and gain per episode, cross-fitted on the teaching episodes", chosen.sentence]
+    lines = [
+        table(titles, rows),
+        "value and gain per episode, cross-fitted on the teaching episodes",
+        wrapped(chosen.sentence),
+    ]
     if beside and chosen.keep is not None:
-        lines.append(f"Beside its neighbours: {'; '.join(beside)}.")
+        lines.append(wrapped(f"Beside its neighbours: {'; '.join(beside)}."))
     return "\n".join(lines)
 
 
@@ -145,7 +151,7 @@ def judged_text(calibration: Calibration, of: ScoreTable, judged: Mapping[str, A
         counts.append(
             [
                 gate["gate"],
-                threshold_text(float(threshold)),
+                f"{threshold:.4f}" if np.isfinite(threshold) else "never",
                 f"{gate['alive_doomed']} + {gate['alive_successes']}",
                 f"{gate['fired_doomed']} + {gate['fired_successes']}",
                 f"{gate['caught_count']}/{judged['doomed']}",
@@ -164,12 +170,14 @@ def judged_text(calibration: Calibration, of: ScoreTable, judged: Mapping[str, A
     return "\n".join(
         [
             where,
-            table(count_titles, counts),
+            folded(count_titles, counts),
             "f: failures, s: successes",
             "",
-            table(share_titles, shares),
-            f"in brackets: 95 % intervals over {by}; caught, kept and saved up to and including the gate; saved: of "
-            f"{judged['saved_of']}",
+            folded(share_titles, shares),
+            wrapped(
+                f"in brackets: 95 % intervals over {by}; caught, kept and saved up to and including the gate; saved: "
+                f"of {judged['saved_of']}"
+            ),
             f"of the aborts {_percent(judged['precision'])} hit a failure",
         ]
     )

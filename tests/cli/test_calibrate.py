@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def scores(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def told(arguments: Sequence[str], capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
     assert cli.main(["calibrate", *arguments]) == code
     out, err = capsys.readouterr()
-    assert err == ""
+    assert (err == "") == (code == 0)
     return out
 
 
@@ -78,10 +79,11 @@ def test_the_file_holds_what_calibrate_finds_in_full_precision(
     assert record["thresholds"] == [float(t) if np.isfinite(t) else None for t in result.thresholds]
     assert record["promise"] == result.promise
     assert record["certified"] is True
-    assert result.promise in out
+    flat = " ".join(out.split())
+    assert result.promise in flat
     assert f"written to {output}" in out
     for words in ("Unit: each episode counts", "exchangeable", "over all calibrations, those without a certificate"):
-        assert words in out
+        assert words in flat
     assert "which set the thresholds: these numbers flatter them" in out
 
 
@@ -126,6 +128,9 @@ def test_strict_is_three_where_a_promise_is_not_given(
 ) -> None:
     few = write(tmp_path / "few.csv", rows(40))
     assert "more successful" in found([str(few), "--keep", "0.95", "--strict"], capsys, 3)["promise"]
+    assert cli.main(["calibrate", str(few), "--keep", "0.95", "--strict"]) == 3
+    err = capsys.readouterr().err
+    assert re.fullmatch(r"probecascade: --strict: not certified: keep 95 %: \d+ more successful .*needed\.\n", err)
     assert found([str(few), "--keep", "0.95"], capsys)["conditions"] == []
     assert found([str(scores), "--keep", "0.9", "--method", "empirical", "--strict"], capsys, 3)["certified"] is False
     assert found([str(scores), "--keep", "0.9", "--strict"], capsys)["certified"] is True
@@ -184,7 +189,7 @@ def test_prices_choose_on_groups_that_then_certify_nothing(scores: Path, capsys:
         point["value"] for point in curve if point["keep"] == record["operating"]["keep"]
     )
     assert found([str(scores), *prices, "--seed", "1"], capsys)["seen"]["doomed"] != record["seen"]["doomed"]
-    out = told([str(scores), *prices], capsys)
+    out = " ".join(told([str(scores), *prices], capsys).split())
     assert "Beside its neighbours" in out
     assert "chosen on the episodes that certify it" in out
 
@@ -196,7 +201,10 @@ def test_where_no_target_pays_it_says_so_and_stops(
     prices = ["--price-per-token", "0.000001", "--worth-per-success", "1"]
     command = [str(scores), *prices, "--strict", "-o", str(output)]
     out = told(command, capsys)
-    assert "never aborting is worth most" in out
+    assert "never aborting is worth most" in " ".join(out.split())
+    (best,) = [line for line in out.splitlines() if line.endswith(" best")]
+    assert best.startswith("never abort ")
+    assert max(map(len, out.splitlines())) <= 120
     assert "no thresholds were set" in out
     assert not output.exists()
     record = found(command, capsys)
