@@ -49,6 +49,7 @@ format: setup ## rewrite the sources the way `make check` wants them
 bench: setup ## measure speed side by side (see benchmarks/README.md)
 	$(BIN)/python benchmarks/extract.py
 	$(BIN)/python benchmarks/calibrate.py
+	$(BIN)/python benchmarks/sweep.py
 
 clean: ## remove caches and builds, not the environment
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
