@@ -117,6 +117,7 @@ def _estimate(recipe: ExtractRecipe, every: TaskSet, tasks: tuple[Task, ...], as
     from probecascade.models import resolve
     from probecascade.models.shape import read_shape
     from probecascade.store.schema import resolve_layers
+    from probecascade.thresholds.promise import counted
 
     shape = read_shape(resolve(recipe.model.name, recipe.model.revision))
     capture = recipe.capture
@@ -142,7 +143,7 @@ def _estimate(recipe: ExtractRecipe, every: TaskSet, tasks: tuple[Task, ...], as
     }
     if as_json:
         return print_json(record)
-    typer.echo(f"{episodes} episodes of {len(tasks)} tasks")
+    typer.echo(f"{counted(episodes, 'episode')} of {counted(len(tasks), 'task')}")
     typer.echo(
         f"{len(layers)} layers of {shape.d_model} numbers in {capture.store_dtype}, at {', '.join(capture.checkpoints)}"
     )
