@@ -30,8 +30,8 @@ def reread(
 ) -> None:
     """Read a run's episodes again and keep other layers, without playing them anew.
 
-    The model reads the stored token ids and samples nothing. Transcripts, outcomes and checkpoints stay as they are; the
-    run itself is left alone.
+    The model reads the stored token ids and samples nothing. Transcripts, outcomes and checkpoints stay as they
+    are; the run itself is left alone.
 
     Example:
 
