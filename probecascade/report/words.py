@@ -87,7 +87,7 @@ def gate_rows(cascade: Cascade, judged: Judged) -> list[list[str]]:
                 percent(seen.caught / judged.result.doomed if judged.result.doomed else math.nan),
                 percent(seen.kept / judged.result.successes if judged.result.successes else math.nan),
             ]
-        rows.append([gate.checkpoint, layer, "off" if gate.off else f"{gate.threshold:.3f}", *counts])
+        rows.append([gate.checkpoint, layer, "never" if gate.never else f"{gate.threshold:.3f}", *counts])
     return rows
 
 
