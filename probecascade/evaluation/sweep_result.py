@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
@@ -115,7 +115,7 @@ class SweepResult:
             version = int(record.pop("format"))
             if version > FORMAT:
                 raise StoreError(f"{str(path)!r} has format {version}, newer than {FORMAT}: update probecascade.")
-            return cls(**record, **_nested(load_arrays((path / _ARRAYS).read_bytes())))
+            return cls(**record, **_nested(load_arrays((path / _ARRAYS).read_bytes()), record["checkpoints"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
             raise StoreError(
                 f"{str(path)!r} holds a damaged sweep ({type(error).__name__}: {error}): sweep the run again."
@@ -128,10 +128,14 @@ def check_new(path: Path) -> None:
         raise StoreError(f"{str(path)!r} exists already: choose another place.")
 
 
-def _nested(named: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Arrays by field and by the names below it, from names such as `baseline_scores/surface/action:1`."""
+def _nested(named: Mapping[str, NDArray[Any]], checkpoints: Sequence[str]) -> dict[str, Any]:
+    """Arrays by field and by the names below it, from names such as `baseline_scores/surface/action:1`.
+
+    In the order of the checkpoints, which the file does not keep.
+    """
     arrays: dict[str, dict[str, Any]] = {name: {} for name in _ARRAY_FIELDS}
-    for key, values in named.items():
+    place_of = {name: place for place, name in enumerate(checkpoints)}
+    for key, values in sorted(named.items(), key=lambda item: place_of[item[0].rsplit("/", 1)[1]]):
         kind, *place = key.split("/")
         held = arrays[kind]
         for name in place[:-1]:

@@ -3,43 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from chromium import Browser, chromium
 from made_runs import HEADER, LAYERS, WIDTH, make_episode, make_states
+from page_samples import CHECKPOINTS, HOSTILE, World
 
 from probecascade.episode import SIGNALS, Recording
-from probecascade.evaluation import SweepResult, failure_modes, sweep_run
+from probecascade.evaluation import sweep_run
 from probecascade.intervals import Resampling
-from probecascade.policies import Cascade, fit_cascade
-from probecascade.report import Judged, Material
+from probecascade.policies import fit_cascade
 from probecascade.store import Run, RunWriter
-
-HOSTILE = '</script><script>document.title = "owned"</script><img src=x onerror="document.title=\'owned\'">&amp;\u2028'
-CHECKPOINTS = ("prompt", "action:1", "part:1", "observation:2", "action:3")
-FEW = Resampling(resamples=100)
-
-
-@dataclass(frozen=True)
-class World:
-    path: Path
-    run: Run
-    cascade: Cascade
-    sweep: SweepResult
-
-    def material(self, *, judged: bool = True) -> Material:
-        return Material(
-            run=self.run,
-            sweep=self.sweep.record(),
-            scores=self.sweep.scores,
-            modes=failure_modes(self.run),
-            cascade=self.cascade if judged else None,
-            judged=Judged.of(self.cascade, self.run, resampling=FEW) if judged else None,
-            resampling=FEW,
-        )
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from chromium import Browser
-from conftest import HOSTILE
+from page_samples import HOSTILE
 
 SELECTED = "document.querySelector('#episodes [aria-selected=true] b')?.textContent"
 ROWS = "document.querySelectorAll('#episodes li').length"

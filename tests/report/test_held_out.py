@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import FEW, World
+from page_samples import FEW, World
 
 from probecascade.errors import CascadeError
 from probecascade.evaluation import backtest_run

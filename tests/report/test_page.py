@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from conftest import HOSTILE, World
+from page_samples import HOSTILE, World
 
 from probecascade.report.browser import as_script
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import FEW, World
+from page_samples import FEW, World
 
 from probecascade.errors import DataError, UsageError
 from probecascade.report import Judged, Material, Picture, export
