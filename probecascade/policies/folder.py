@@ -23,6 +23,9 @@ FORMAT = 2
 """Version of the folder's layout; 1 had neither taps nor a digest, and is still read."""
 
 _SIGNED = ("gates", "gate_answers")
+_SINCE_DIGEST = frozenset({"taps", "trigger", "modes"})
+"""Keys of a gate that came with the digest."""
+
 _TEXT, _ARRAYS = "cascade.json", "probes.safetensors"
 
 
@@ -60,11 +63,9 @@ def read_folder(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         raise CascadeError(f"there is no cascade at {str(path)!r}: give a folder that `probecascade fit -o` made.")
     try:
         record = json.loads((path / _TEXT).read_text(encoding="utf-8"), parse_constant=_refuse_constant)
-        version = int(record["format"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        version = _version(path, record)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise damaged(path / _TEXT, error) from error
-    if version > FORMAT:
-        raise CascadeError(f"{str(path)!r} has format {version}, newer than {FORMAT}: update probecascade.")
     try:
         arrays = load_arrays((path / _ARRAYS).read_bytes())
     except (OSError, SafetensorError) as error:
@@ -75,6 +76,24 @@ def read_folder(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
             "holds no more; restore it from a copy, or fit the cascade again."
         )
     return record, arrays
+
+
+def _version(path: Path, record: Mapping[str, Any]) -> int:
+    """The record's format. CascadeError if it is none of ours, or one without a digest is claimed beside newer keys."""
+    version = record["format"]
+    if type(version) is not int or version < 1:
+        raise CascadeError(
+            f"{str(path)!r} has format {version!r}, and formats count from 1 to {FORMAT}: restore it from a copy, or "
+            "fit the cascade again."
+        )
+    if version > FORMAT:
+        raise CascadeError(f"{str(path)!r} has format {version}, newer than {FORMAT}: update probecascade.")
+    if version == 1 and ("digest" in record or any(_SINCE_DIGEST & set(gate) for gate in record["gates"])):
+        raise CascadeError(
+            f"{str(path)!r} says format 1 but holds what only later formats have: a file was changed by hand, so its "
+            "promise holds no more; restore it from a copy, or fit the cascade again."
+        )
+    return version
 
 
 def digest(record: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:

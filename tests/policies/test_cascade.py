@@ -234,12 +234,37 @@ def test_newer_formats_unknown_probes_and_absent_keys_are_refused(tmp_path: Path
     text.write_text(json.dumps(record | {"format": 99}))
     with pytest.raises(CascadeError, match="newer than"):
         Cascade.load(tmp_path / "c")
-    gate = record["gates"][0]
-    text.write_text(json.dumps(record | {"format": 1, "gates": [gate | {"probe": {"kind": "forest"}}]}))
+    gate = {key: value for key, value in record["gates"][0].items() if key != "taps"}
+    old = {key: value for key, value in record.items() if key != "digest"}
+    text.write_text(json.dumps(old | {"format": 1, "gates": [gate | {"probe": {"kind": "forest"}}]}))
     with pytest.raises(CascadeError, match="forest"):
         Cascade.load(tmp_path / "c")
     text.write_text(json.dumps({key: value for key, value in record.items() if key != "promise"}))
     with pytest.raises(CascadeError, match=r"cascade\.json"):
+        Cascade.load(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("version", "dropped", "says"),
+    [
+        (1, (), "says format 1 but holds"),
+        (1, ("digest",), "says format 1 but holds"),  # the gates' taps give it away
+        (0, ("digest",), "has format 0"),
+        (-5, ("digest",), "has format -5"),
+        (True, ("digest",), "has format True"),
+        ("1", ("digest",), "has format '1'"),
+        (2, ("digest",), "not those that were saved"),
+    ],
+)
+def test_another_format_does_not_lift_the_digest(
+    tmp_path: Path, version: Any, dropped: tuple[str, ...], says: str
+) -> None:
+    Cascade([Gate("action:1", 4, probe(), 0.25)]).save(tmp_path / "c")
+    text = tmp_path / "c" / "cascade.json"
+    record = {key: value for key, value in json.loads(text.read_text()).items() if key not in dropped}
+    record["gates"][0]["threshold"] = 0.9
+    text.write_text(json.dumps(record | {"format": version}))
+    with pytest.raises(CascadeError, match=says):
         Cascade.load(tmp_path / "c")
 
 
