@@ -54,6 +54,8 @@ NO_ANSWER = frozenset(
 """Answers, in lower case and without outer blanks and dots, that say there is none."""
 
 EXAMPLES = 3
+_COLUMNS = ("episode_id", "mode")
+_BOTH = " and ".join(_COLUMNS)
 
 
 def failure_mode(episode: Episode) -> str:
@@ -127,7 +129,8 @@ def override_modes(run: Run, modes: NDArray[np.object_], path: Path, *, allow_ne
 
     The file is CSV with the columns `episode_id` and `mode`, or JSONL (`.jsonl`) with these keys; others are passed
     over. DataError naming the line for an episode that is not in the run, did not fail or stands there twice, and
-    for a mode that is not one of `FAILURE_MODES` (with `allow_new`: that is empty).
+    for a mode that is not one of `FAILURE_MODES` (with `allow_new`: that is empty, unprintable or `success`); also
+    for a file without both columns, each once, or without a line below them.
     """
     place = {name: index for index, name in enumerate(run.episodes.episode_id.tolist())}
     lost = run.episodes.labelled & run.episodes.failed
@@ -147,37 +150,55 @@ def override_modes(run: Run, modes: NDArray[np.object_], path: Path, *, allow_ne
             close = difflib.get_close_matches(mode, FAILURE_MODES, n=1)
             meant = f"did you mean {close[0]}?" if close else f"the modes are {', '.join(FAILURE_MODES)};"
             raise DataError(f"{where} gives the mode {mode!r}: {meant} modes of your own need --allow-new.")
+        if mode == "success" or not mode.isprintable():
+            raise DataError(f"{where} gives the mode {mode!r}: give a failure mode, as plain text.")
         seen.add(name)
         replaced[place[name]] = mode
+    if not seen:
+        raise DataError(f"{str(path)!r} gives no failure mode: give CSV or JSONL with {_BOTH}.")
     return replaced
 
 
 def _entries(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{str(path)!r} is no UTF-8 text: give CSV or JSONL with episode_id and mode.") from error
-    for line, entry in _json_lines(path, text) if path.suffix == ".jsonl" else _csv_lines(text):
-        if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in ("episode_id", "mode")):
+        raise DataError(f"{str(path)!r} is no UTF-8 text: give CSV or JSONL with {_BOTH}.") from error
+    for line, entry in _json_lines(path, text) if path.suffix == ".jsonl" else _csv_lines(path, text):
+        if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in _COLUMNS):
             raise DataError(f"line {line} of {str(path)!r} lacks episode_id or mode: give both on every line.")
         yield line, entry
 
 
 def _json_lines(path: Path, text: str) -> Iterator[tuple[int, Any]]:
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                yield number, json.loads(line)
-            except ValueError as error:
+                entry = json.loads(line, object_pairs_hook=_distinct)
+            except (ValueError, RecursionError) as error:
                 raise DataError(
                     f"line {number} of {str(path)!r} is no JSON ({error}): give one object a line."
                 ) from error
+            yield number, entry
 
 
-def _csv_lines(text: str) -> Iterator[tuple[int, Any]]:
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entry = dict(pairs)
+    if len(entry) < len(pairs):
+        raise ValueError("a key is repeated")
+    return entry
+
+
+def _csv_lines(path: Path, text: str) -> Iterator[tuple[int, Any]]:
     reader = csv.DictReader(io.StringIO(text, newline=""))
-    for row in reader:
-        yield reader.line_num, row
+    try:
+        names = list(reader.fieldnames or ())
+        if any(names.count(key) != 1 for key in _COLUMNS):
+            raise DataError(f"{str(path)!r} is no CSV whose first line names {_BOTH}, each once: write that line.")
+        for row in reader:
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise DataError(f"{str(path)!r} is no CSV ({error}): give CSV or JSONL with {_BOTH}.") from error
 
 
 @dataclass(frozen=True, slots=True)

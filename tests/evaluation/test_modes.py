@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -143,7 +144,16 @@ def test_a_file_overrides_the_rules(run: Run, tmp_path: Path) -> None:
         ("m.csv", "episode_id,mode\na,lop\n", r"the mode 'lop': did you mean loop\? .*--allow-new"),
         ("m.csv", "episode_id,mode\na,misread\n", r"'misread': the modes are loop, invalid_action"),
         ("m.csv", "episode_id,mode\na,\n", r"the mode ''"),
-        ("m.csv", "id,mode\na,loop\n", r"line 2 of .* lacks episode_id or mode"),
+        ("m.csv", "id,mode\na,loop\n", r"first line names episode_id and mode, each once"),
+        ("m.csv", "", r"first line names"),
+        ("m.csv", "a,loop\n", r"first line names"),
+        ("m.csv", "episode_id,mode,mode\na,loop,loop\n", r"first line names"),
+        ("m.json", '[{"episode_id": "a", "mode": "loop"}]', r"first line names"),
+        ("m.csv", "episode_id,mode\n", r"gives no failure mode"),
+        ("m.jsonl", "\n\n", r"gives no failure mode"),
+        ("m.csv", "episode_id,mode\na," + "x" * 200_000, r"is no CSV \(field larger"),
+        ("m.jsonl", "[" * 100_000, r"line 1 of .* is no JSON"),
+        ("m.jsonl", '{"episode_id": "a", "mode": "loop", "mode": "loop"}', r"line 1 .*a key is repeated"),
         ("m.csv", "episode_id,mode\na\n", r"line 2 of .* lacks episode_id or mode"),
         ("m.jsonl", '{"episode_id": "a"}\n', r"line 1 of .* lacks"),
         ("m.jsonl", "[1]\n", r"line 1 of .* lacks"),
@@ -165,3 +175,17 @@ def test_a_new_mode_needs_a_name(run: Run, tmp_path: Path) -> None:
     path.write_text("episode_id,mode\na,\n", encoding="utf-8")
     with pytest.raises(DataError, match="the mode ''"):
         override_modes(run, failure_modes(run), path, allow_new=True)
+
+
+@pytest.mark.parametrize("mode", ["success", "a\nb", "\x1b[2J", "\u200b", "\ud800"])
+def test_a_new_mode_is_plain_text_and_no_success(run: Run, tmp_path: Path, mode: str) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text(json.dumps({"episode_id": "a", "mode": mode}), encoding="utf-8")
+    with pytest.raises(DataError, match="give a failure mode, as plain text"):
+        override_modes(run, failure_modes(run), path, allow_new=True)
+
+
+def test_json_lines_end_at_line_feeds_alone(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_bytes('{"episode_id": "a", "mode": "loop", "note": "one\u2028two\x85three"}\r\n'.encode())
+    assert override_modes(run, failure_modes(run), path).tolist()[0] == "loop"
