@@ -166,6 +166,7 @@ def attached_seconds(session: Session, cascade: Cascade, rounds: int = 20) -> li
     model, engine, marks = session.engine.model, session.engine, [0.0, 0.0]
     ids = torch.tensor([engine.encode(session.tasks.tasks[0].parts[0].question)], device=engine.device)
     spent = []
+    cascade = Cascade([gate for gate in cascade.gates if gate.checkpoint.startswith("action")], gate_answers=True)
     with cascade.attach(model, engine.tokenizer, force=True) as hook, hook.episode("benchmark") as episode:
         begins = model.register_forward_pre_hook(lambda *_: marks.__setitem__(0, time.perf_counter()))
         ends = model.register_forward_hook(lambda *_: marks.__setitem__(1, time.perf_counter()), prepend=True)

@@ -13,6 +13,8 @@ RIVALS = ("prompt", "surface", "tfidf", "embedding", "random")
 _TOLD_ONE_BY_ONE = 3
 """Checkpoints of one sentence that get their intervals in it; of more the tables have them."""
 
+_CHANCE = 0.5
+
 
 def verdicts(result: SweepResult) -> list[str]:
     """The answer first, then what qualifies it. A probe is said to beat a baseline only where it also beats chance."""
@@ -51,11 +53,15 @@ def _answer(result: SweepResult) -> Iterator[str]:
         )
         return
     first, best = early[0], max(early, key=_auroc)
+    open_ends = [row for row in result.selected if not row["closing"]]
+    among = f"of the {_count(len(open_ends), 'checkpoint')} swept"
+    always = all(row["above_chance"] for row in open_ends[open_ends.index(first) :])
     yield (
-        f"Failure is predicted better than chance from {first['checkpoint']} on, by {_chosen(first)}: AUROC "
-        f"{interval_text(first['auroc'])} of {first['n']} episodes."
+        f"Failure is predicted better than chance {'from' if always else 'first at'} {first['checkpoint']}"
+        f"{' on' if always else ''}, {among}, by {_chosen(first)}: AUROC {interval_text(first['auroc'])} of "
+        f"{first['n']} episodes."
         if first is not best
-        else f"Failure is predicted best, and first better than chance, at {_how_well(best, result)}."
+        else f"Failure is predicted best, and first better than chance {among}, at {_how_well(best, result)}."
     )
     if first is not best:
         yield (
@@ -122,6 +128,11 @@ def _against(result: SweepResult, name: str) -> Iterator[str]:
                 f"{min(gains):+.3f} to {max(gains):+.3f})"
             )
         yield f"The probe {words} {IN_WORDS[name]} in AUROC at {where}."
+    if beats and (low := [row["checkpoint"] for row in beats if rivals[row["checkpoint"]] < _CHANCE]):
+        yield (
+            f"Of {IN_WORDS[name]} itself the AUROC lies below one half at {len(low)} of these, as that of scores which "
+            "know nothing may when they are cross-fitted: there the gain over chance, not over it, is what counts."
+        )
 
 
 def _within(result: SweepResult) -> Iterator[str]:

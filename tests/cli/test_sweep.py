@@ -29,8 +29,9 @@ def test_the_answer_comes_in_words_and_tables_that_fit(run: Path, capsys: pytest
     assert max(map(len, text.splitlines())) <= 120
     first, answer, *_ = text.split("\n\n")
     assert "100 labelled episodes of 100 groups" in first
-    assert answer.startswith(
-        "Failure is predicted better than chance from action:1 on, by the logistic probe at layer 4"
+    assert answer.replace("\n  ", " ").startswith(
+        "Failure is predicted better than chance from action:1 on, of the 4 checkpoints swept, by the logistic probe "
+        "at layer 4"
     )
     assert "The probe beats the prompt-only probe" in answer
     assert "Too few groups hold both a failure and a success" in answer

@@ -130,8 +130,8 @@ def test_the_planted_layer_and_checkpoint_are_found(planted: tuple[SimulatedRun,
         ("action:2", 4),
     }
     assert (
-        "Failure is predicted best, and first better than chance, at action:1, by the logistic probe at layer 4"
-        in (result.verdicts[0])
+        "Failure is predicted best, and first better than chance of the 2 checkpoints swept, at action:1, by the "
+        "logistic probe at layer 4" in result.verdicts[0]
     )
     assert sentence(result, "not shown to be predicted better").endswith("at prompt.")
 
