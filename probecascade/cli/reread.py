@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from probecascade.cli.options import parse_layers
-from probecascade.errors import CascadeError, NothingToDoError, StoreError
+from probecascade.errors import CascadeError, NothingToDoError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from probecascade.episode import Recording
@@ -39,7 +39,11 @@ def reread(
     """
     from probecascade.store import Run
 
+    if limit is not None and limit < 1:
+        raise UsageError(f"--limit is {limit}: give the number of episodes to take, 1 or more.")
     stored = Run.open(run)
+    if output.resolve() == run.resolve():
+        raise UsageError(f"{str(output)!r} is the run that is read: choose another folder for the new one.")
     if not len(stored):
         raise NothingToDoError(f"{str(run)!r} holds no episodes: extract some first.")
     if output.exists() and not resume:
@@ -76,9 +80,15 @@ def _engine(run: Run, layers: tuple[int, ...] | None, device: str, slots: int, l
     from probecascade.models import load
     from probecascade.models.engine import Engine
 
-    section = run.header["recipe"]["model"]
+    recipe: Any = run.header.get("recipe")
+    section = recipe.get("model") if isinstance(recipe, dict) else None
+    if not isinstance(section, dict) or not all(isinstance(section.get(key), str) for key in ("name", "dtype")):
+        raise StoreError(
+            f"the run {str(run.path)!r} does not say in a recipe which model made it: only a run that "
+            "`probecascade extract` made can be read again."
+        )
     loaded = load(section["name"], revision=section.get("revision"), dtype=section["dtype"], device=device)
-    if dict(loaded.identity) != dict(run.header["model"]):
+    if dict(loaded.identity) != run.header.get("model"):
         raise CascadeError(
             f"the run {str(run.path)!r} was made with another model than {section['name']!r} is now: "
             "its states can be read again by the very same one only."

@@ -92,5 +92,31 @@ def test_layers_that_cannot_be_kept(
     assert not (tmp_path / "all").exists()
 
 
+@pytest.mark.parametrize("limit", ["0", "-3"])
+def test_a_limit_takes_one_episode_or_more(
+    played: Path, tmp_path: Path, limit: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["reread", str(played), "-o", str(tmp_path / "all"), "--limit", limit]
+    assert f"--limit is {limit}" in refused(arguments, capsys)
+    assert not (tmp_path / "all").exists()
+
+
+def test_a_run_is_not_read_into_itself(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    same = played.parent / "elsewhere" / ".." / played.name
+    for more in ([], ["--resume"]):
+        assert "is the run that is read" in refused(["reread", str(played), "-o", str(same), *more], capsys)
+
+
+@pytest.mark.parametrize("recipe", [None, "x", {}, {"model": {"name": "tiny"}}])
+def test_a_run_without_its_recipe_cannot_be_read_again(
+    played: Path, tmp_path: Path, recipe: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = json.loads((played / "run.json").read_text())
+    del header["recipe"]
+    (played / "run.json").write_text(json.dumps(header if recipe is None else header | {"recipe": recipe}))
+    assert "which model made it" in refused(["reread", str(played), "-o", str(tmp_path / "all")], capsys)
+    assert not (tmp_path / "all").exists()
+
+
 def test_no_run_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     refused(["reread", str(tmp_path / "none"), "-o", str(tmp_path / "all")], capsys)
