@@ -76,6 +76,8 @@ def steer(
     from probecascade.evaluation.directions import probe_direction
     from probecascade.policies import Cascade
 
+    if seed is not None and seed < 0:
+        raise UsageError(f"--seed is {seed}: give a whole number, 0 or more.")
     if mode not in _MODES:
         raise UsageError(f"--mode is {mode!r}: give add or remove.")
     if tasks not in _TASKS:
@@ -176,7 +178,12 @@ def _everything(
             "states sets the size of a push: take more tasks or another gate."
         )
     played.trials = make_trials(
-        plan.direction, played.states, plan.strengths, controls=plan.controls, seed=session.recipe.agent.seed
+        plan.direction,
+        played.states,
+        plan.strengths,
+        controls=plan.controls,
+        seed=session.recipe.agent.seed,
+        dtype=engine.model.dtype,
     )
     for name, change in played.trials.changes.items():
         with engine.steer(plan.layer, change):

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from probecascade.errors import ModelError
+from probecascade.errors import ModelError, UsageError
 from probecascade.models.engine import Engine, _Slot
 from probecascade.models.hooks import decoder_blocks, resolve_layers
 from probecascade.models.slots import Segment
@@ -76,12 +76,14 @@ def make_trials(
     *,
     controls: int,
     seed: int,
+    dtype: torch.dtype = torch.float32,
 ) -> Trials:
     """Both ways of pushing along a unit direction (d_model,) at each strength; without strengths, its `Hold`.
 
     states: n of (d_model,), two or more; a push of strength 1 is as long as their standard deviation along the
     direction, and a coordinate is held at its mean over them. Each strength has `controls` random directions, drawn
     from all directions alike: pushes as long as its own, or holds. Both ways of a strength share them.
+    UsageError for a strength that would push these states out of what `dtype`, the model's, can hold.
     """
     rows = np.stack([np.asarray(state, dtype=np.float64) for state in states])
     spread = float((rows @ direction).std())
@@ -91,6 +93,10 @@ def make_trials(
     controlled: dict[str, tuple[str, ...]] = {}
     for strength in strengths:
         length = strength * spread
+        # States are changed in float32, then rounded to the model's dtype.
+        if not np.abs(rows).max() + length < min(torch.finfo(dtype).max, torch.finfo(torch.float32).max):
+            name = str(dtype).removeprefix("torch.")
+            raise UsageError(f"a push of {strength:g}σ is beyond what {name} can hold: give a smaller strength.")
         others = {f"random {k + 1}, {strength:g}σ": Push(length * axis) for k, axis in enumerate(random)}
         own = {f"{sign}{strength:g}σ": Push(by * length * direction) for sign, by in (("+", 1), ("−", -1))}
         changes |= own | others

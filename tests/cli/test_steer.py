@@ -77,6 +77,8 @@ def test_the_coordinate_can_be_held(
         (["--strength", "2,x"], 2, "--strength is '2,x': give distinct numbers above 0"),
         (["--strength", "-2"], 2, "--strength is '-2'"),
         (["--strength", "2,2"], 2, "--strength is '2,2'"),
+        (["--seed", "-1", "--mode", "push"], 2, "--seed is -1: give a whole number"),
+        (["--strength", "1e300"], 2, "a push of 1e+300σ is beyond what float32 can hold"),
         (["--gate", "action:7"], 2, "the cascade has the gates observation:1"),
         (["--limit", "0"], 1, "there is no test task"),
         (["--limit", "1"], 2, "1 of the unchanged episodes come to observation:1"),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tiny_models import LAYERS, SUPPORTED, clean_states, make_model, make_tokenizer, random_ids
 
 from probecascade.episode import Episode
-from probecascade.errors import ModelError
+from probecascade.errors import ModelError, UsageError
 from probecascade.evaluation.steering import steering_effect
 from probecascade.models.engine import Engine
 from probecascade.models.hooks import decoder_blocks
@@ -240,3 +240,17 @@ def test_a_planted_direction_changes_success_and_random_ones_do_not() -> None:
     assert up.verdict.endswith("the direction has an effect.")
     assert max(abs(change) for change in up.each_control) < 0.3
     assert effects["−40σ"].direction["success"].value <= 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "held", "beyond"),
+    [(torch.float16, 1e4, 1e5), (torch.bfloat16, 1e38, 1e39), (torch.float32, 1e38, 1e39), (torch.float64, 1e38, 1e39)],
+)
+def test_a_push_stays_within_what_the_model_can_hold(dtype: torch.dtype, held: float, beyond: float) -> None:
+    direction = np.eye(WIDTH)[0]
+    states = [direction, -direction]  # one standard deviation is 1
+    trials = make_trials(direction, states, (held,), controls=1, seed=0, dtype=dtype)
+    for change in trials.changes.values():
+        assert torch.isfinite(change(torch.ones(1, WIDTH)).to(dtype)).all()
+    with pytest.raises(UsageError, match="give a smaller strength"):
+        make_trials(direction, states, (1.0, beyond), controls=1, seed=0, dtype=dtype)
