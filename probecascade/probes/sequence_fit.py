@@ -107,6 +107,8 @@ def _attention_path(z: Array, sample: Sample, values: tuple[float, ...]) -> list
     """Head and query on the principal axes of all blocks present, each strength from the one before."""
     present = ~np.isnan(z[..., 0])
     axes, rotated = principal_axes(z[present])
+    if not rotated.shape[1]:  # constant states tell nothing, nor which of them to trust
+        return [(weight, bias, np.zeros_like(weight)) for weight, bias, _ in _mean_path(z, sample, values)]
     coordinates = np.zeros((*present.shape, rotated.shape[1]))
     coordinates[present] = rotated
     problem = _Attention(coordinates, present, sample)

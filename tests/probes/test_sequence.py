@@ -137,3 +137,16 @@ def test_rows_and_settings_that_cannot_be_are_refused() -> None:
     ):
         with pytest.raises(DataError, match="sequence probe"):
             SequenceProbe(*parts, 0.0)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "attention"])
+def test_constant_states_tell_nothing(pooling: str) -> None:
+    failed = np.arange(60) % 3 == 0
+    fitter = SequenceFitter(2, pooling, strengths=(1e-2, 1.0), folds=3)  # type: ignore[arg-type]
+    states = np.ones((60, 8))
+    states[::2, :4] = np.nan
+    fitted = fitter.fit(states, failed, np.arange(60))
+    assert isinstance(fitted.probe, SequenceProbe)
+    assert not fitted.probe.weight.any()
+    assert fitted.probe.query is None or not fitted.probe.query.any()
+    assert fitted.probe.score(states) == pytest.approx(1 / 3)
