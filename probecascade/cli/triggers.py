@@ -84,11 +84,11 @@ def triggers(
 
 def parse_fractions(text: str) -> tuple[Any, ...]:
     """`1,0.5,1/4` as exact fractions. UsageError for anything else."""
-    from fractions import Fraction
+    from probecascade.thresholds.targets import parse_target
 
     try:
-        return tuple(Fraction(part.strip()) for part in text.split(","))
-    except (ValueError, ZeroDivisionError):
+        return tuple(parse_target(part) for part in text.split(","))
+    except UsageError:
         raise UsageError(f"--shares is {text!r}: give shares separated by commas, such as 1,0.5,0.25.") from None
 
 

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from probecascade.episode import SIGNALS
 from probecascade.errors import DataError, UsageError
+from probecascade.thresholds.targets import parse_target
 
 Side = Literal["above", "below"]
 
@@ -80,7 +81,7 @@ class TriggerShare:
         _check_side(self.side)
         if not 0 < self.share < 1:
             raise UsageError(
-                f"a trigger was given the share {float(self.share):g}: give one between 0 and 1, or no trigger to look "
+                f"a trigger was given the share {self.share}: give one between 0 and 1, or no trigger to look "
                 "at every gate."
             )
 
@@ -90,8 +91,8 @@ class TriggerShare:
         signal, _, rest = text.partition(":")
         share, _, side = rest.partition(":")
         try:
-            wanted = Fraction(share.strip())
-        except (ValueError, ZeroDivisionError):
+            wanted = parse_target(share)
+        except UsageError:
             raise UsageError(
                 f"the trigger is {text!r}: give a signal and a share of the moments, such as entropy_mean:0.5."
             ) from None

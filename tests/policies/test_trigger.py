@@ -84,14 +84,22 @@ def test_a_stored_and_a_live_value_agree_to_the_bit() -> None:
         ("entropy_mean:half", "give a signal and a share"),
         ("entropy_mean:1/0", "give a signal and a share"),
         ("entropy_mean:1", "the share 1: give one between 0 and 1, or no trigger"),
-        ("entropy_mean:0", "the share 0"),
-        ("entropy_mean:-1", "the share -1"),
+        ("entropy_mean:0", "give a signal and a share"),
+        ("entropy_mean:-1", "give a signal and a share"),
+        ("entropy_mean:1e400", "give a signal and a share"),
+        ("entropy_mean:1e9999999", "give a signal and a share"),
+        ("entropy_mean:1e-9999999", "give a signal and a share"),
         ("entropy_mean:0.5:left", "the side 'left': give above or below"),
     ],
 )
 def test_what_cannot_be_learnt_is_refused(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         TriggerShare.parse(text)
+
+
+def test_a_share_beyond_all_floats_is_refused() -> None:
+    with pytest.raises(UsageError, match="give one between 0 and 1"):
+        TriggerShare("entropy_mean", Fraction(10) ** 400)
 
 
 def test_values_that_are_not_known_are_refused() -> None:
