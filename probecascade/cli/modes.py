@@ -78,17 +78,22 @@ def modes_of(run: Run, labels: Path | None, *, allow_new: bool = False) -> NDArr
 
 
 def write_modes(run: Run, modes: NDArray[np.object_], path: Path) -> None:
-    """A new CSV file with one line per failure, in the form that --labels reads."""
+    """A new CSV file with one line per failure, in the form that --labels reads: whole or not at all."""
     from csv import writer
+    from io import StringIO
 
-    table = run.episodes
-    with path.open("x", encoding="utf-8", newline="") as file:
-        lines = writer(file)
-        lines.writerow(["episode_id", "mode", "outcome", "reason", "rounds", "tokens", "doomed_round"])
-        for index in (modes != "").nonzero()[0]:
-            doomed = int(table.doomed_round[index])
-            facts = (table.outcome[index], table.reason[index], table.rounds[index], table.tokens[index])
-            lines.writerow([table.episode_id[index], modes[index], *facts, doomed if doomed >= 0 else ""])
+    from probecascade.evaluation.sweep_result import check_new
+    from probecascade.store.durable import replace_file
+
+    table, text = run.episodes, StringIO(newline="")
+    lines = writer(text)
+    lines.writerow(["episode_id", "mode", "outcome", "reason", "rounds", "tokens", "doomed_round"])
+    for index in (modes != "").nonzero()[0]:
+        doomed = int(table.doomed_round[index])
+        facts = (table.outcome[index], table.reason[index], table.rounds[index], table.tokens[index])
+        lines.writerow([table.episode_id[index], modes[index], *facts, doomed if doomed >= 0 else ""])
+    check_new(path)
+    replace_file(path, text.getvalue().encode())
 
 
 def _record(run: Path, labels: Path | None, rows: tuple[ModeRow, ...]) -> dict[str, Any]:

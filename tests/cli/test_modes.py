@@ -10,6 +10,8 @@ from doubtful_runs import make_doubtful_run
 from made_runs import make_run
 
 from probecascade import cli
+from probecascade.cli.modes import write_modes
+from probecascade.evaluation import failure_modes
 from probecascade.policies import Cascade
 from probecascade.store import Run
 
@@ -58,6 +60,17 @@ def test_the_file_can_be_corrected_and_given_back(
     assert cli.main(["modes", str(doubtful), "--labels", str(file), "--allow-new", "--json"]) == 0
     changed = {row["mode"]: row["count"] for row in json.loads(capsys.readouterr().out)["modes"]}
     assert changed["stuck"] == 1
+
+
+def test_a_full_disk_leaves_no_half_a_file(doubtful: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    run = Run.open(doubtful)
+    monkeypatch.setattr("probecascade.store.durable.os.fsync", full)  # where the last of it is refused
+    with pytest.raises(OSError, match="No space"):
+        write_modes(run, failure_modes(run), tmp_path / "modes.csv")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_cannot_be_counted_is_refused(doubtful: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,6 +153,8 @@ def test_triggers_are_compared(doubtful: Path, capsys: pytest.CaptureFixture[str
     out = capsys.readouterr().out
     assert "difference from gates that always look" in out
     assert "action:1 entropy_mean >= " in out
-    assert "--shares is 'half'" in refused(["triggers", str(doubtful), "--keep", "0.9", "--shares", "half"], capsys)
+    for shares in ("half", "1e400", "1,1e9999999", "1,1e-9999999", "2", "0"):
+        command = ["triggers", str(doubtful), "--keep", "0.9", "--shares", shares]
+        assert f"--shares is '{shares}'" in refused(command, capsys)
     assert "give above or below" in refused(["triggers", str(doubtful), "--keep", "0.9", "--side", "up"], capsys)
     assert "neither recall targets nor a keep target" in refused(["triggers", str(doubtful)], capsys)
