@@ -15,7 +15,7 @@ from probecascade.errors import CascadeError, DataError
 from probecascade.interfaces import EpisodeWatch, Probe
 from probecascade.policies.advice import likely
 from probecascade.policies.folder import damaged, read_folder, write_folder
-from probecascade.policies.provenance import check_header, overlap
+from probecascade.policies.provenance import check_header, check_shape, overlap
 from probecascade.policies.taps import EarlierStates, States, Tap, check_taps, earlier_taps, live, own_states
 from probecascade.policies.trigger import Trigger
 from probecascade.probes import ModeProbe, Shown, load_mode_probe, load_probe, reads, signals_read
@@ -269,6 +269,7 @@ class Cascade:
         """Read a cascade folder; scores are those of the saved one, bit for bit. CascadeError if damaged."""
         record, arrays = read_folder(Path(path))
         try:
+            check_shape(record["provenance"])
             return cls(
                 [_restore(entry, f"{index}.", arrays) for index, entry in enumerate(record["gates"])],
                 gate_answers=record["gate_answers"],
@@ -277,7 +278,7 @@ class Cascade:
                 provenance=record["provenance"],
                 held_out=record["held_out"],
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise damaged(Path(path) / "cascade.json", error) from error
 
     def attach(self, model: Any, tokenizer: Any, **options: Any) -> Any:

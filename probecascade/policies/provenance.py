@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -22,6 +23,43 @@ IDENTITY: tuple[str, ...] = (
     "dtype",
 )
 """Keys of a run header that decide what a state means; a cascade fits only where all of them agree."""
+
+
+_TABLES = ("run", "split", "groups", "episodes", "modes")
+_LISTS = ("adapted", "recalibrated")
+
+
+def check_shape(provenance: Any) -> None:
+    """CascadeError naming the first part of a stored provenance that is not of the shape that later readers rely on."""
+    if not isinstance(provenance, Mapping):
+        raise _misshapen("provenance", provenance, "an object")
+    for key in _TABLES:
+        if not isinstance(provenance.get(key, {}), Mapping):
+            raise _misshapen(key, provenance[key], "an object")
+    for key in _LISTS:
+        if not isinstance(provenance.get(key, []), list):
+            raise _misshapen(key, provenance[key], "a list")
+    for key, names in provenance.get("groups", {}).items():
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise _misshapen(f"groups.{key}", names, "a list of texts")
+    split = provenance.get("split", {})
+    if split and not (type(split.get("seed")) is int and _shares(split.get("shares"))):
+        raise _misshapen("split", split, "a seed and three percentages as shares")
+
+
+def _shares(shares: Any) -> bool:
+    return isinstance(shares, list) and len(shares) == 3 and all(map(_count, shares)) and sum(shares) == 100
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _misshapen(what: str, given: Any, wanted: str) -> CascadeError:
+    return CascadeError(
+        f"the cascade's provenance is damaged: {what} is {reprlib.repr(given)}, not {wanted}; restore cascade.json "
+        "from a copy, or fit the cascade again."
+    )
 
 
 def identity_of(header: Mapping[str, Any]) -> dict[str, Any]:

@@ -268,6 +268,32 @@ def test_another_format_does_not_lift_the_digest(
         Cascade.load(tmp_path / "c")
 
 
+@pytest.mark.parametrize(
+    ("provenance", "what"),
+    [
+        ([], "provenance is"),
+        ("x", "provenance is 'x'"),
+        ({"run": "x"}, "run is 'x'"),
+        ({"split": "x"}, "split is 'x'"),
+        ({"split": {"seed": 0}}, "split is"),
+        ({"split": {"seed": True, "shares": [50, 25, 25]}}, "split is"),
+        ({"split": {"seed": 0, "shares": [50, 25]}}, "split is"),
+        ({"split": {"seed": 0, "shares": [50, 25, 24]}}, "split is"),
+        ({"groups": [1]}, "groups is"),
+        ({"groups": {"fit": 3}}, "groups.fit is 3"),
+        ({"groups": {"fit": [["0f"]]}}, "groups.fit is"),
+        ({"episodes": 4}, "episodes is 4"),
+        ({"recalibrated": {}}, "recalibrated is"),
+    ],
+)
+def test_a_damaged_provenance_is_refused(tmp_path: Path, provenance: Any, what: str) -> None:
+    Cascade([Gate("action:1", 4, probe(), 0.25)]).save(tmp_path / "c")
+    text = tmp_path / "c" / "cascade.json"
+    text.write_text(json.dumps(json.loads(text.read_text()) | {"provenance": provenance}))
+    with pytest.raises(CascadeError, match=f"provenance is damaged: {what}"):
+        Cascade.load(tmp_path / "c")
+
+
 def test_the_golden_folder_still_loads_and_scores_the_same() -> None:
     cascade = Cascade.load(GOLDEN)
     assert [gate.checkpoint for gate in cascade.gates] == ["action:1", "part:1", "action:3"]
