@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from probecascade.errors import DataError
 from probecascade.evaluation.pooled import PooledRows, PooledRuns
-from probecascade.evaluation.resample import Column, Measure, draw_groups, interval_of
+from probecascade.evaluation.resample import Column, Measure, above_chance, draw_groups, interval_of
 from probecascade.intervals import DEFAULT, Resampling, share_interval
 from probecascade.probes import SURFACE, grouped_folds
 from probecascade.probes.batched import sweep_layers
@@ -41,13 +41,18 @@ STRENGTHS: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 
 EVERY, OTHERS = "all kinds", "all others"
 
+# Cross-fitting tests every chance likeness of two folds in either direction: see resample.above_chance.
+_CROSS_FITTED = 2.0**0.5
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     """Trained on one kind, tested on another: {value, low, high} each, and n episodes, of which so many failed.
 
-    loss: AUROC of the probe that was trained on the tested kind itself less that of this one, on the same episodes;
-    None on the diagonal. kept, caught: shares of successes and of failures below and above the threshold that keeps
+    loss: AUROC of the probe that was trained on the tested kind itself less that of this one, on the same episodes,
+    its interval sqrt(2) times as wide as resamples of fixed scores say; None on the diagonal. above_chance: whether
+    the AUROC exceeds one half, with one allowance for false words over all cells of the matrix.
+    kept, caught: shares of successes and of failures below and above the threshold that keeps
     the asked share of the successes of the training kind. layers: how often each was chosen, over the folds.
     """
 
@@ -57,6 +62,7 @@ class Cell:
     failed: int
     groups: int
     auroc: dict[str, Any]
+    above_chance: bool
     surface: dict[str, Any]
     loss: dict[str, Any] | None
     kept: dict[str, Any]
@@ -70,7 +76,8 @@ class TransferMatrix:
 
     Rows beyond the kinds are mixtures of the same size: `all kinds`, and with three kinds or more `all others`,
     everything but the tested kind. loss and surface_loss: the mean over cells of two different kinds, for the probe
-    on states and for the surface baseline. train_size: episodes in each training set, fold by fold.
+    on states and for the surface baseline, widened as a cell's.
+    train_size: episodes in each training set, fold by fold.
     """
 
     checkpoint: str
@@ -95,18 +102,31 @@ class TransferMatrix:
         """The matrix as JSON values."""
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
-    def verdict(self) -> str:
-        """In words: what a probe loses on kinds that it has not seen."""
-        low, high = self.loss["low"], self.loss["high"]
-        amount = f"{self.loss['value']:.3f} [{low:.3f}, {high:.3f}] of AUROC"
-        beside = f"the surface baseline loses {self.surface_loss['value']:.3f}."
-        if low > 0:
-            return f"{self.checkpoint}: trained on another kind, a probe loses {amount}; {beside}"
-        if high < 0:
-            return (
-                f"{self.checkpoint}: trained on another kind, a probe gains rather than loses ({amount} lost); {beside}"
-            )
-        return f"{self.checkpoint}: trained on another kind, a probe loses nothing sure: {amount}; {beside}"
+    def verdict(self, train: str | None = None, test: str | None = None) -> str:
+        """In words: what a probe loses on kinds that it has not seen, or this probe on this kind. KeyError if unknown.
+
+        A change is one where its interval leaves out zero and a probe that it compares is above chance: on noise,
+        cross-fitting ranks slightly backwards at home and not elsewhere, which is no gain.
+        """
+        if train is None or test is None:
+            loss: dict[str, Any] | None = self.loss
+            cells = [cell for cell in self.cells if cell.train in self.kinds]
+            start = f"{self.checkpoint}: trained on another kind, a probe"
+            end = f"; the surface baseline loses {self.surface_loss['value']:.3f}."
+        else:
+            loss, cells = self.cell(train, test).loss, [self.cell(train, test), self.cell(test, test)]
+            start = f"{self.checkpoint}: trained on {train} and tested on {test}, a probe"
+            end = f", against one trained on {test} itself."
+        if loss is None or loss["value"] is None:
+            return f"{start} cannot be compared with one at home."
+        amount = f"{loss['value']:.3f} [{loss['low']:.3f}, {loss['high']:.3f}]"
+        if not any(cell.above_chance for cell in cells):
+            return f"{start} has nothing to lose, since none is above chance: {amount} of AUROC{end}"
+        if loss["low"] > 0:
+            return f"{start} loses {amount} of AUROC{end}"
+        if loss["high"] < 0:
+            return f"{start} gains rather than loses ({amount} of AUROC lost){end}"
+        return f"{start} loses nothing sure: {amount} of AUROC{end}"
 
 
 def transfer_matrix(
@@ -125,8 +145,9 @@ def transfer_matrix(
 
     kinds: (n_episodes,) bool each; they may overlap. Kinds with fewer than `MIN_CLASS` groups of either class are
     left out and named in `notes`. layers: those to choose from, inside each training set (None: all stored).
-    mixtures: add the rows of several kinds. Intervals resample groups with the probes as they are, so that they say
-    nothing of how a probe varies when it is fitted anew. DataError where fewer than two kinds are left, StoreError for
+    mixtures: add the rows of several kinds. Intervals resample groups with the probes as they are, those of losses
+    widened for cross-fitting; they say nothing of how a probe varies when it is fitted anew.
+    DataError where fewer than two kinds are left, StoreError for
     a checkpoint or layer that is not stored.
     """
     target = parse_target(keep, what="keep target")
@@ -136,7 +157,8 @@ def transfer_matrix(
     fits = _fits(setting, members, mixtures)
     names = tuple(dict.fromkeys(row for row, _ in fits))
     counts = draw_groups(int(rows.codes.max()) + 1, resampling)
-    cells, losses, surface_losses = [], [], []
+    cells: list[Cell] = []
+    losses, surface_losses, measured = [], [], []
     for test, inside in members.items():
         measure = Measure(rows.failed[inside], rows.codes[inside], counts, float(target))
         own = _Columns.of(measure, fits[test, test], inside)
@@ -147,6 +169,7 @@ def transfer_matrix(
             if row != test and row in members:
                 losses.append(lost)
                 surface_losses.append(own.surface.less(columns.surface, "auroc"))
+            measured.append(columns.states)
             fired = fit.fired(rows, setting.tests, target)[inside]
             cells.append(
                 Cell(
@@ -156,13 +179,16 @@ def transfer_matrix(
                     failed=int(measure.failed.sum()),
                     groups=measure.n_groups,
                     auroc=measure.interval(columns.states, "auroc", resampling.confidence),
+                    above_chance=False,
                     surface=measure.interval(columns.surface, "auroc", resampling.confidence),
-                    loss=None if row == test else interval_of(*lost, resampling.confidence),
+                    loss=None if row == test else _loss(*lost, resampling.confidence),
                     kept=_share(~fired, ~measure.failed, measure.codes, resampling),
                     caught=_share(fired, measure.failed, measure.codes, resampling),
                     layers=dict(sorted(fit.layers.items())),
                 )
             )
+    aurocs, draws = [c.values["auroc"] for c in measured], [c.draws["auroc"] for c in measured]
+    above = above_chance(aurocs, draws, resampling.confidence)
     return TransferMatrix(
         checkpoint=checkpoint,
         closing=rows.closing,
@@ -170,7 +196,7 @@ def transfer_matrix(
         rows=names,
         train_size=setting.sizes,
         keep=percent(target),
-        cells=tuple(cells),
+        cells=tuple(replace(cell, above_chance=sure) for cell, sure in zip(cells, above, strict=True)),
         loss=_mean(losses, resampling.confidence),
         surface_loss=_mean(surface_losses, resampling.confidence),
         notes=notes,
@@ -312,7 +338,12 @@ class _Columns:
 def _mean(pairs: Sequence[tuple[float, Array]], confidence: float) -> dict[str, Any]:
     """The mean over cells, on the same resamples, as {value, low, high}."""
     draws = np.mean([drawn for _, drawn in pairs], axis=0)
-    return interval_of(float(np.mean([value for value, _ in pairs])), draws, confidence)
+    return _loss(float(np.mean([value for value, _ in pairs])), draws, confidence)
+
+
+def _loss(value: float, draws: Array, confidence: float) -> dict[str, Any]:
+    """{value, low, high} of a difference of cross-fitted AUROCs: the draws are spread sqrt(2) times as far from it."""
+    return interval_of(value, value + _CROSS_FITTED * (draws - value), confidence)
 
 
 def _share(hits: Labels, among: Labels, codes: NDArray[np.intp], resampling: Resampling) -> dict[str, Any]:
