@@ -87,7 +87,7 @@ def transfer(
                 "episodes": len(pool),
                 "without_the_attribute": left_out,
                 "matrices": [matrix.record() for matrix in matrices],
-                "verdicts": [matrix.verdict() for matrix in matrices],
+                "verdicts": [matrix.verdict(*map(_said, asked)) for matrix in matrices],
                 "notes": notes,
             }
         )
@@ -162,7 +162,10 @@ def _text(matrices: list[TransferMatrix], by: str | None, asked: list[str]) -> s
         blocks += [f"note: {note}" for note in matrix.notes]
     if by is not None:
         blocks.insert(0, "\n".join(matrix.verdict() for matrix in matrices))
-    end = "intervals (95 %) resample groups; they say nothing of how a probe varies when it is fitted anew"
+    end = (
+        "intervals (95 %) resample groups, those of losses widened for cross-fitting;\n"
+        "they say nothing of how a probe varies when it is fitted anew"
+    )
     return "\n\n".join([*blocks, end])
 
 
@@ -209,12 +212,8 @@ def _cell_text(matrix: TransferMatrix, train: str, test: str) -> str:
         cell = matrix.cell(source, target)
         shares = [_percent(cell.kept), _percent(cell.caught)]
         rows.append([source, target, str(cell.n), _ranked(cell.auroc), _ranked(cell.surface), *shares])
-    loss = matrix.cell(train, test).loss or {}
     titles = ["trained on", "tested on", "n", "AUROC", "surface", f"kept (asked {matrix.keep})", "caught"]
-    return (
-        f"{matrix.checkpoint}: trained on {train} and tested on {test}, a probe loses {_ranked(loss)} of AUROC against "
-        f"one trained on {test} itself\n\n{table(titles, rows)}"
-    )
+    return f"{matrix.verdict(train, test)}\n\n{table(titles, rows)}"
 
 
 def _number(record: Mapping[str, Any]) -> str:
