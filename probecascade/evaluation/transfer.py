@@ -41,8 +41,8 @@ STRENGTHS: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 
 EVERY, OTHERS = "all kinds", "all others"
 
-# Resamples of fixed scores leave out that both fits compared vary with the folds. By simulation of kinds that are alike:
-# at 1 24 % are called different, at the square root of 2 12 %, here 4 %.
+# Resamples of fixed scores leave out that both fits compared vary with the folds. Of simulated kinds that are alike,
+# 24 % are called different at a factor of 1, 12 % at the square root of 2, 4 % here.
 _CROSS_FITTED = 1.75
 
 
