@@ -299,11 +299,9 @@ def held_out_auroc(cascade: Cascade, run: Run) -> dict[str, Interval | None]:
 
     from probecascade.policies import score_run
     from probecascade.probes import auroc_interval
-    from probecascade.store import assign_split
 
-    split, episodes = cascade.provenance["split"], run.episodes
-    names = assign_split(episodes.group.tolist(), seed=split["seed"], shares=tuple(split["shares"]))
-    test = episodes.labelled & (names == "test")
+    episodes = run.episodes
+    test = episodes.labelled & (cascade.split_of(episodes.group.tolist()) == "test")
     scores = score_run(run, cascade.gates, gate_answers=cascade.gate_answers).scores
     found: dict[str, Interval | None] = {}
     for column, gate in enumerate(cascade.gates):

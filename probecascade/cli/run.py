@@ -126,15 +126,13 @@ def pick_tasks(cascade: Cascade, every: TaskSet, which: str, limit: int | None) 
     cascade that records no split, NothingToDoError where no task is left.
     """
     from probecascade.cli.tasks import check_limit
-    from probecascade.store import assign_split
 
     check_limit(limit)
     split = cascade.provenance.get("split")
     if which in ("test", "calibrate", "fit"):
         if not split:
             raise UsageError("the cascade records no split, so its test tasks are unknown: give --tasks fresh.")
-        groups = [task.group for task in every.tasks]
-        names = assign_split(groups, seed=split["seed"], shares=tuple(split["shares"])).tolist()
+        names = cascade.split_of([task.group for task in every.tasks])
         found = [task for task, name in zip(every.tasks, names, strict=True) if name == which]
     elif which == "fresh":
         share = split["shares"][2] if split else 25

@@ -13,7 +13,7 @@ from probecascade.intervals import DEFAULT, Resampling
 from probecascade.policies import Cascade, Coin, score_run
 from probecascade.policies.billing import Accounts, check_billing
 from probecascade.policies.explore import explored_episodes, stopped_episodes
-from probecascade.store import Run, assign_split
+from probecascade.store import Run
 from probecascade.thresholds import Backtest, Spending, backtest
 from probecascade.thresholds.promise import counted
 
@@ -121,12 +121,10 @@ def _of_split(cascade: Cascade, run: Run, split: str) -> BoolArray:
     """(n_episodes,): the episodes of a split, labelled or not; "all" is all of them."""
     if split == "all":
         return np.ones(len(run), dtype=np.bool_)
-    settings = cascade.provenance.get("split", {})
-    if not settings:
+    if not cascade.provenance.get("split"):
         raise DataError(
             "the cascade records no split, so its test episodes are unknown: "
             "back-test it on a fresh run with split 'all'."
         )
-    groups = run.episodes.group.tolist()
-    chosen: BoolArray = assign_split(groups, seed=settings["seed"], shares=tuple(settings["shares"])) == split
+    chosen: BoolArray = cascade.split_of(run.episodes.group.tolist()) == split
     return chosen

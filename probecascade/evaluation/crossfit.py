@@ -203,7 +203,9 @@ def select(found: Mapping[str, LayerScores], folds: Sequence[Fold]) -> Selection
     """In each fold the probe and layer with the best AUROC inside it; the first probe and earliest layer on a tie."""
     candidates = [(name, layer) for name, of in found.items() for layer in of.layers]
     scores = np.concatenate([of.scores for of in found.values()])
-    best = np.argmax(np.concatenate([of.inside for of in found.values()]), axis=0)
+    # nothing is known inside a fold that has too few groups of a class to be split again
+    inside = np.nan_to_num(np.concatenate([of.inside for of in found.values()]), nan=-1.0)
+    best = np.argmax(inside, axis=0)
     chosen = np.empty(scores.shape[1])
     for choice, (_, test) in zip(best, folds, strict=True):
         chosen[test] = scores[choice, test]

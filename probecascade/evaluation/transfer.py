@@ -8,7 +8,6 @@ drawn down to the size of the smallest, so that rows differ in what was seen and
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probecascade.errors import DataError
+from probecascade.evaluation.crossfit import LayerScores, Selection, select
 from probecascade.evaluation.pooled import PooledRows, PooledRuns
 from probecascade.evaluation.resample import Column, Measure, above_chance, draw_groups, interval_of
 from probecascade.intervals import DEFAULT, Resampling, share_interval
@@ -267,15 +267,13 @@ class _Setting:
         for number, (test, size) in enumerate(zip(self.tests, self.sizes, strict=True)):
             rng = np.random.default_rng((self.seed, number))
             splits.append((_drawn(self.rows.failed, inside & ~test, size, rng), np.flatnonzero(test)))
-        states, layers = self._scores(self.rows.read, self.layers, splits)
+        states = self._scores(self.rows.read, self.layers, splits)
         features = signal_features(self.rows.signals, SURFACE, roots=True)
-        surface, _ = self._scores(lambda _: features, (0,), splits)
-        return _Fit(inside, states, surface, Counter(str(layer) for layer in layers))
+        surface = self._scores(lambda _: features, (0,), splits)
+        return _Fit(inside, states.scores, surface.scores, {str(k): n for k, n in states.layers.items()})
 
-    def _scores(
-        self, read: Callable[[int], NDArray[Any]], layers: Sequence[int], splits: Sequence[Fold]
-    ) -> tuple[Array, list[int]]:
-        """P(failure) of all rows, (n,), and the layer of each fold, the best inside its training rows."""
+    def _scores(self, read: Callable[[int], NDArray[Any]], layers: Sequence[int], splits: Sequence[Fold]) -> Selection:
+        """P(failure) of all rows, (n,), with the layer of each fold, the best inside its training rows."""
         swept = sweep_layers(
             read,
             layers,
@@ -286,12 +284,7 @@ class _Setting:
             seed=self.seed,
             threads=os.cpu_count() or 1,
         )
-        scores, used = np.empty(len(self.rows.failed)), []
-        for number, (_, test) in enumerate(splits):
-            best = int(np.argmax(np.nan_to_num(swept.train_auroc[:, number], nan=-1.0)))
-            scores[test] = swept.scores[best, test]
-            used.append(swept.layers[best])
-        return scores, used
+        return select({"logistic": LayerScores(swept.layers, swept.scores, swept.train_auroc)}, splits)
 
 
 def _drawn(failed: Labels, among: Labels, size: int, rng: np.random.Generator) -> Rows:
@@ -310,7 +303,7 @@ class _Fit:
     inside: Labels
     states: Array
     surface: Array
-    layers: Counter[str]
+    layers: Mapping[str, int]
 
     def fired(self, rows: PooledRows, tests: Sequence[Labels], target: Fraction) -> Labels:
         """Where the score reaches the threshold that keeps the target share of successes of the trained kind.

@@ -20,6 +20,7 @@ from probecascade.policies.taps import EarlierStates, States, Tap, check_taps, e
 from probecascade.policies.trigger import Trigger
 from probecascade.probes import ModeProbe, Shown, load_mode_probe, load_probe, reads, signals_read
 from probecascade.probes.kinds import under, within
+from probecascade.store import assign_split
 from probecascade.thresholds import OFF
 
 
@@ -234,6 +235,11 @@ class Cascade:
     def overlap(self, groups: Iterable[str]) -> tuple[str, ...]:
         """Those of `groups` that fitted the probes or set the thresholds, sorted."""
         return overlap(self.provenance, groups)
+
+    def split_of(self, groups: Sequence[str]) -> NDArray[np.str_]:
+        """`fit`, `calibrate` or `test` for each group, by the split of its own fit. KeyError if it records none."""
+        split = self.provenance["split"]
+        return assign_split(groups, seed=split["seed"], shares=tuple(split["shares"]))
 
     def with_held_out(self, held_out: Mapping[str, Any]) -> Cascade:
         """The same cascade with other held-out numbers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -15,7 +15,13 @@ from probecascade.episode import LABELLED
 from probecascade.errors import DataError, UsageError
 from probecascade.policies.billing import Accounts, check_billing
 from probecascade.policies.cascade import Cascade
-from probecascade.policies.gates import candidate_gates, gates_for_keep, gates_for_recalls, order_warnings
+from probecascade.policies.gates import (
+    candidate_gates,
+    gates_for_keep,
+    gates_for_recalls,
+    order_warnings,
+    with_thresholds,
+)
 from probecascade.policies.probing import FitRow, GateFit, GateFitter, ProbeSettings
 from probecascade.policies.provenance import group_hashes, identity_of
 from probecascade.policies.scoring import GateTable, score_run, spending_after
@@ -146,7 +152,8 @@ def fit_cascade(
         found = feasibility(*arrays, **options)
         prediction = None if found is None else found.sentence(keep_target, names)
     calibration = calibrate(*arrays, **options, unit=unit, method=method, gates=names)
-    rows = _rows(fits, calibration)
+    renewed = with_thresholds([fit.row.gate for fit in fits], calibration)
+    rows = tuple(replace(fit.row, gate=gate) for fit, gate in zip(fits, renewed, strict=True))
     cascade = Cascade(
         [row.gate for row in rows],
         gate_answers=gate_answers,
@@ -250,22 +257,6 @@ def _teachers(table: GateTable, data: _Labelled, fits: Sequence[GateFit]) -> Gat
     """Held-out scores of the fit episodes: they may shape the allocation, having set no threshold."""
     scores = held_out_scores(table, fits, data.fit)
     return GateScores.check(scores[data.fit], data.failed[data.fit], table.tokens_after[data.fit])
-
-
-def _rows(fits: Sequence[GateFit], calibration: Calibration) -> tuple[FitRow, ...]:
-    seen, wanted = calibration.seen, dict(calibration.targets.catch)
-    rows = []
-    for g, (fit, outcome) in enumerate(zip(fits, seen.gates, strict=True)):
-        target = wanted.get(g)
-        gate = replace(
-            fit.row.gate,
-            threshold=float(calibration.thresholds[g]),
-            target="" if target is None else percent(target),
-            reached=target is None or outcome.caught >= needed(target, seen.doomed),
-            counts={"doomed": seen.doomed, "successes": seen.successes, **asdict(outcome)},
-        )
-        rows.append(replace(fit.row, gate=gate))
-    return tuple(rows)
 
 
 def unreached(rows: Sequence[FitRow], calibration: Calibration) -> list[str]:

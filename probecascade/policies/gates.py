@@ -1,15 +1,18 @@
-"""Which checkpoints become gates when the user does not name them."""
+"""Which checkpoints become gates when the user does not name them, and how gates get their thresholds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probecascade.errors import DataError, UsageError
+from probecascade.policies.cascade import Gate
 from probecascade.policies.scoring import GateTable, spending_after
 from probecascade.store import Run
+from probecascade.thresholds import Calibration, needed, percent
 from probecascade.thresholds.promise import counted
 
 MIN_CLASS = 20
@@ -78,6 +81,24 @@ def candidate_gates(
             "or name the gates."
         )
     return chosen
+
+
+def with_thresholds(gates: Sequence[Gate], calibration: Calibration) -> tuple[Gate, ...]:
+    """The gates with the thresholds of a calibration of them, its targets, and its counts on its own episodes."""
+    seen, wanted = calibration.seen, dict(calibration.targets.catch)
+    renewed = []
+    for g, (gate, outcome) in enumerate(zip(gates, seen.gates, strict=True)):
+        target = wanted.get(g)
+        renewed.append(
+            replace(
+                gate,
+                threshold=float(calibration.thresholds[g]),
+                target="" if target is None else percent(target),
+                reached=target is None or outcome.caught >= needed(target, seen.doomed),
+                counts={"doomed": seen.doomed, "successes": seen.successes, **asdict(outcome)},
+            )
+        )
+    return tuple(renewed)
 
 
 def order_warnings(names: Sequence[str], table: GateTable) -> list[str]:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from probecascade.errors import CascadeError
 from probecascade.policies.cascade import Cascade, Gate
 from probecascade.policies.fit import FitResult, unreached
-from probecascade.policies.recalibrate import with_thresholds
+from probecascade.policies.gates import with_thresholds
 from probecascade.policies.trigger import Trigger, TriggerShare
-from probecascade.store import Run, assign_split
+from probecascade.store import Run
 from probecascade.thresholds import GateScores, calibrate, feasibility
 
 BoolArray = NDArray[np.bool_]
@@ -31,8 +31,7 @@ def look_less(fitted: FitResult, run: Run, wanted: TriggerShare, *, seed: int = 
     cascade, old = fitted.cascade, fitted.calibration
     if any(gate.trigger is not None for gate in cascade.gates):
         raise CascadeError("the gates have triggers already: start from the fit of gates that always look.")
-    split = cascade.provenance["split"]
-    names = assign_split(run.episodes.group.tolist(), seed=split["seed"], shares=tuple(split["shares"]))
+    names = cascade.split_of(run.episodes.group.tolist())
     fit, certifying = (run.episodes.labelled & (names == part) for part in ("fit", "calibrate"))
     if (int(fit.sum()), int(certifying.sum())) != (len(fitted.teachers.failed), len(old.data.failed)):
         raise CascadeError("the cascade was not fitted on this run: give the run that it was fitted on.")

@@ -13,7 +13,7 @@ from probecascade.errors import DataError, UsageError
 from probecascade.policies.cascade import Cascade, Gate
 from probecascade.policies.taps import stored
 from probecascade.probes import FittedModes, ModeFitter
-from probecascade.store import Run, assign_split
+from probecascade.store import Run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,9 +40,7 @@ def fit_modes(cascade: Cascade, run: Run, modes: NDArray[np.object_], fitter: Mo
     cascade.check_fits(run.header)
     if modes.shape != (len(run),):
         raise UsageError(f"{modes.size} modes were given for {len(run)} episodes: give one each, empty for successes.")
-    split = cascade.provenance["split"]
-    names = assign_split(run.episodes.group.tolist(), seed=split["seed"], shares=tuple(split["shares"]))
-    use = (names == "fit") & run.episodes.labelled & (modes != "")
+    use = (cascade.split_of(run.episodes.group.tolist()) == "fit") & run.episodes.labelled & (modes != "")
     fitter = fitter or ModeFitter()
     gates: list[Gate] = []
     fits: dict[str, FittedModes] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from probecascade.episode import LABELLED
 from probecascade.errors import DataError, NothingToDoError, UsageError
 from probecascade.intervals import DEFAULT, Resampling
-from probecascade.policies.cascade import Cascade, Gate
+from probecascade.policies.cascade import Cascade
 from probecascade.policies.explore import Coin, explored_episodes, stopped_episodes
-from probecascade.policies.gates import MIN_CLASS, order_warnings
+from probecascade.policies.gates import MIN_CLASS, order_warnings, with_thresholds
 from probecascade.policies.provenance import group_hashes, overlap
 from probecascade.policies.scoring import GateTable, score_run
 from probecascade.store import Run
@@ -27,7 +27,6 @@ from probecascade.thresholds import (
     backtest,
     calibrate,
     match_gates,
-    needed,
     parse_rising,
     percent,
 )
@@ -115,24 +114,6 @@ def recalibrate(
         after=judged(renewed, run, table, rows),
         warnings=tuple(notes),
     )
-
-
-def with_thresholds(gates: Sequence[Gate], calibration: Calibration) -> tuple[Gate, ...]:
-    """The gates with the thresholds of a calibration of them, its targets, and its counts on its own episodes."""
-    seen, wanted = calibration.seen, dict(calibration.targets.catch)
-    renewed = []
-    for g, (gate, outcome) in enumerate(zip(gates, seen.gates, strict=True)):
-        target = wanted.get(g)
-        renewed.append(
-            replace(
-                gate,
-                threshold=float(calibration.thresholds[g]),
-                target="" if target is None else percent(target),
-                reached=target is None or outcome.caught >= needed(target, seen.doomed),
-                counts={"doomed": seen.doomed, "successes": seen.successes, **asdict(outcome)},
-            )
-        )
-    return tuple(renewed)
 
 
 def _targets(
