@@ -19,11 +19,10 @@ from probecascade.cli.quickstart_text import (
     policy_report,
     saves_no_more,
     transcript,
-    wrapped,
 )
 from probecascade.cli.recipes import ExtractRecipe
 from probecascade.cli.session import Session, open_session, play
-from probecascade.cli.tables import interval_record, outcome_record, share_text
+from probecascade.cli.tables import interval_record, outcome_record, share_text, wrapped
 from probecascade.episode import Episode, Task
 from probecascade.evaluation import share_interval
 from probecascade.policies import Cascade, FailOpen, FirstRepeatedFailedSearch, fit_cascade
@@ -177,9 +176,9 @@ def _fit(run: Run, place: _Place, say: Say, bar: tqdm[Any]) -> dict[str, _Fitted
         held_out, _ = judge_held_out(result.cascade, run)
         cascade = result.cascade.with_held_out(held_out.record if held_out else {})
         cascade.save(place.cascade(folder), overwrite=True)
-        say(wrapped(f"{name}: {cascade.promise}"))
+        say(wrapped(f"{name}: {cascade.promise}", indent="    "))
         for warning in result.warnings:
-            say(wrapped(f"  note: {warning}"))
+            say(wrapped(f"  note: {warning}", indent="    "))
         fitted[folder] = _Fitted(name, cascade)
         bar.update(FIT_WEIGHTS[folder])
     return fitted

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 
 from probecascade.cli.auroc import CheckpointAuroc
 from probecascade.cli.fresh import Row
-from probecascade.cli.tables import WIDTH, auroc_text, table, threshold_text
+from probecascade.cli.tables import auroc_text, table, threshold_text, wrapped
 from probecascade.episode import Episode
 from probecascade.policies import Cascade
 from probecascade.probes import Interval
 
 _ROUNDS = 6  # of a transcript that are shown
 _WIDTH = 110
+_INDENT = "    "  # of a sentence that goes on in the next line
 
 
 def auroc_report(found: Sequence[CheckpointAuroc]) -> str:
@@ -33,7 +33,8 @@ def auroc_report(found: Sequence[CheckpointAuroc]) -> str:
         table(titles, rows),
         wrapped(
             "cross-fitted over whole groups, layer and strength chosen inside; 95 % intervals over groups. Scores "
-            "of a probe that knows nothing lie somewhat below one half (docs/workbench.md says why)."
+            "of a probe that knows nothing lie somewhat below one half (docs/workbench.md says why).",
+            _INDENT,
         ),
         *_at_chance(found),
         *_beaten("surface baseline", {row.checkpoint: row.over_surface for row in known}),
@@ -49,7 +50,7 @@ def _above_chance(row: CheckpointAuroc) -> bool:
 def _at_chance(found: Sequence[CheckpointAuroc]) -> list[str]:
     """A sentence for the checkpoints where the probe is not shown to know anything, and so beats nothing."""
     names = [row.checkpoint for row in found if not _above_chance(row)]
-    return [wrapped(f"the probe is not shown to be better than chance at {', '.join(names)}")] if names else []
+    return [wrapped(f"the probe is not shown to be better than chance at {', '.join(names)}", _INDENT)] if names else []
 
 
 def _beaten(rival: str, gains: Mapping[str, Interval]) -> list[str]:
@@ -63,13 +64,8 @@ def _beaten(rival: str, gains: Mapping[str, Interval]) -> list[str]:
         ]
         if chosen:
             sentence = f"the probe {words} the {rival} at {', '.join(chosen)}"
-            lines.append(wrapped(sentence))
+            lines.append(wrapped(sentence, _INDENT))
     return lines
-
-
-def wrapped(sentence: str) -> str:
-    """A long sentence on several lines, the later ones indented."""
-    return textwrap.fill(sentence, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def policy_report(rows: Sequence[Row]) -> str:

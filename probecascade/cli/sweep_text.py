@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import csv
-import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from probecascade.cli.tables import table
+from probecascade.cli.tables import WIDTH, table, wrapped
 from probecascade.evaluation.sweep_result import METRICS, Row, SweepResult
 
-_WIDTH = 120
 _RIVALS = {"prompt": "prompt-only", "surface": "surface", "tfidf": "text", "embedding": "embedding"}
 
 
@@ -19,12 +17,12 @@ def report(result: SweepResult) -> str:
     parts = [
         f"{result.episodes} labelled episodes of {result.groups} groups in {result.run}, {result.failed} failed; "
         f"{len(result.layers)} layers, {len(result.checkpoints)} checkpoints",
-        "\n".join(_wrapped(sentence) for sentence in result.verdicts),
+        "\n".join(wrapped(sentence, indent="  ") for sentence in result.verdicts),
         _how_well(result),
     ]
     if any(name in row["gains"] for row in result.selected for name in _RIVALS):
         parts.append(_beyond(result))
-    parts += [*_grids(result), "\n".join(_wrapped(note) for note in _notes(result))]
+    parts += [*_grids(result), "\n".join(wrapped(note, indent="  ") for note in _notes(result))]
     return "\n\n".join(parts)
 
 
@@ -76,7 +74,7 @@ def _grids(result: SweepResult) -> Iterator[str]:
     """AUROC by checkpoint and layer, one grid per probe, in blocks of layers that fit."""
     found = {(row["probe"], row["checkpoint"], row["layer"]): row for row in result.cells}
     first = max(len(name) for name in [*result.checkpoints, "AUROC by layer"])
-    fit = max(1, (_WIDTH - first - 12) // 6)
+    fit = max(1, (WIDTH - first - 12) // 6)
     for probe in result.probes:
         for start in range(0, len(result.layers), fit):
             layers = result.layers[start : start + fit]
@@ -132,10 +130,6 @@ def _plain(value: float | None, signed: bool = False) -> str:
         return "–"
     text = f"{value:{'+' if signed else ''}.2f}"
     return text.replace("0.", ".", 1) if abs(value) < 1 and not text.endswith("1.00") else text
-
-
-def _wrapped(sentence: str) -> str:
-    return textwrap.fill(sentence, _WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
 
 
 def write_csv(result: SweepResult, file: Path) -> None:

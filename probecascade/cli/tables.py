@@ -22,9 +22,9 @@ WIDTH = 120
 """Columns of a page: longer sentences go on in the next line, wider tables below."""
 
 
-def wrapped(sentence: str) -> str:
-    """A sentence in lines of at most `WIDTH`; words, such as paths, stay whole."""
-    return textwrap.fill(sentence, WIDTH, break_long_words=False, break_on_hyphens=False)
+def wrapped(sentence: str, indent: str = "") -> str:
+    """A sentence in lines of at most `WIDTH`, the later ones indented; words, such as paths, stay whole."""
+    return textwrap.fill(sentence, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def say(sentence: str) -> None:
