@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
-from machine import machine
+from machine import machine, positive
 from threadpoolctl import threadpool_limits
 
 from probecascade.errors import ProbecascadeError
@@ -195,13 +195,6 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--only", nargs="+", choices=PARTS, default=PARTS, help="measure these parts only")
     add("--seed", type=int, default=0)
     return parser.parse_args(arguments)
-
-
-def positive(text: str) -> int:
-    """A whole number from 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no count: give a whole number from 1")
-    return int(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

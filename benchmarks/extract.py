@@ -24,7 +24,7 @@ from typing import Any, cast
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 from loops_on_generate import attached_seconds, encode_head, limited_agent, play_by_generate
-from machine import machine
+from machine import machine, positive
 
 from probecascade.agents.react import ReActAgent
 from probecascade.agents.record import EpisodeRecord
@@ -289,13 +289,6 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.memory_episodes[0] > options.memory_episodes[1]:
         parser.error("--memory-episodes must rise: give the smaller number first, such as 50 400")
     return options
-
-
-def positive(text: str) -> int:
-    """A whole number from 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no count: give a whole number from 1")
-    return int(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

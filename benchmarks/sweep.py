@@ -17,14 +17,14 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-from machine import machine
+from machine import machine, positive
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
-from calibrate import PeakMemory, positive, timed
+from calibrate import PeakMemory, timed
 from probecascade.errors import ProbecascadeError
 from probecascade.probes import auroc, grouped_folds
 from probecascade.probes.batched import sweep_layers

@@ -23,7 +23,7 @@ from typing import Any
 
 import adversaries
 import numpy as np
-from machine import machine
+from machine import machine, positive
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 from trials import DELTA, ENTRANTS, ORACLE_SHAPE, Cell, Trial, Truth, run_trials
@@ -195,13 +195,6 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.calibrations = options.calibrations or (50 if options.quick else 1000)
     options.population = options.population or (40_000 if options.quick else 100_000)
     return options
-
-
-def positive(text: str) -> int:
-    """A whole number from 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no count: give a whole number from 1")
-    return int(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -91,6 +91,16 @@ class Lottery:
             return Observation("Over.", "finish", True, float(self.won), not self.won)
         text = "win win win win" if self.won else "lose lose lose lose"
         return Observation(text, "next_part", doomed=self.turn == 2 and not self.won)
+
+
+def refused(arguments: Sequence[str], capsys: pytest.CaptureFixture[str], code: int = 2) -> str:
+    """The one sentence on stderr with which the command refuses these arguments."""
+    assert cli.main(list(arguments)) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("probecascade: ")
+    assert err.count("\n") == 1
+    return err
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,8 @@ from probecascade import cli
 from probecascade.cli.scores import read_scores
 from probecascade.thresholds import calibrate
 
+from .conftest import refused as refused_command
+
 GATES = ("action:1", "part:1", "action:2")
 HEADER = ["episode", "failed", "group", *(name for gate in GATES for name in (gate, f"{gate}:after")), "tokens"]
 
@@ -60,12 +62,7 @@ def found(arguments: Sequence[str], capsys: pytest.CaptureFixture[str], code: in
 
 
 def refused(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
-    assert cli.main(["calibrate", *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("probecascade: ")
-    assert err.count("\n") == 1
-    return err
+    return refused_command(["calibrate", *arguments], capsys)
 
 
 def test_the_file_holds_what_calibrate_finds_in_full_precision(

@@ -17,21 +17,13 @@ from probecascade.cli.extract import summary
 from probecascade.environments import AtlasSettings, atlas_tasks, dump_tasks
 from probecascade.store import Run, durable
 
+from .conftest import refused
+
 Write = Callable[..., Path]
 
 
 def ids(path: Path) -> list[str]:
     return list(Run.open(path).episodes.episode_id)
-
-
-def refused(arguments: list[str], capsys: pytest.CaptureFixture[str], code: int = 2) -> str:
-    """The one sentence on stderr with which the command refuses these arguments."""
-    assert cli.main(arguments) == code
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("probecascade: ")
-    assert err.count("\n") == 1
-    return err
 
 
 def test_a_run_from_beginning_to_end(

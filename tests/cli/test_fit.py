@@ -17,6 +17,8 @@ from probecascade.evaluation import backtest_run
 from probecascade.policies import Cascade
 from probecascade.store import Run
 
+from .conftest import refused
+
 NO_TORCH = """
 import sys
 from importlib.abc import MetaPathFinder
@@ -36,15 +38,6 @@ sys.exit(max(main(line.split()) for line in sys.argv[1:]))
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder of 240 invented episodes that gates part:1 and part:2 by its recipe."""
     return make_run(tmp_path_factory.mktemp("made") / "atlas", outcomes=("error", "aborted", "error")).path
-
-
-def refused(arguments: list[str], capsys: pytest.CaptureFixture[str], code: int = 2) -> str:
-    assert cli.main(arguments) == code
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("probecascade: ")
-    assert err.count("\n") == 1
-    return err
 
 
 def test_recall_in_the_users_own_words(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

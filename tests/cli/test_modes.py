@@ -15,21 +15,14 @@ from probecascade.evaluation import failure_modes
 from probecascade.policies import Cascade
 from probecascade.store import Run
 
+from .conftest import refused
+
 FIT = ["--keep", "0.9", "--gates", "action:1,part:1", "--layers", "4"]
 
 
 @pytest.fixture(scope="module")
 def doubtful(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_doubtful_run(tmp_path_factory.mktemp("doubtful") / "run").path
-
-
-def refused(arguments: list[str], capsys: pytest.CaptureFixture[str], code: int = 2) -> str:
-    assert cli.main(arguments) == code
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("probecascade: ")
-    assert err.count("\n") == 1
-    return err
 
 
 def test_modes_are_counted(doubtful: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,8 @@ from probecascade import cli
 from probecascade.agents.reread import common_head
 from probecascade.store import Run
 
+from .conftest import refused
+
 Write = Callable[..., Path]
 
 
@@ -22,14 +24,6 @@ def played(write_recipe: Write, lottery: None, tmp_path: Path, capsys: pytest.Ca
     assert cli.main(["extract", str(write_recipe(7)), "-o", str(folder), "--layers", "2"]) == 0
     capsys.readouterr()
     return folder
-
-
-def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    assert cli.main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    return err
 
 
 def test_other_layers_of_the_very_same_episodes(

@@ -13,6 +13,8 @@ from varied_runs import make_varied, same, stretched
 
 from probecascade import cli
 
+from .conftest import refused as refused_command
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -22,12 +24,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    assert cli.main(["transfer", *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("probecascade: ")
-    assert err.count("\n") == 1
-    return err
+    return refused_command(["transfer", *arguments], capsys)
 
 
 def test_it_says_what_is_lost_and_shows_all_matrices(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
