@@ -13,16 +13,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from probecascade.errors import CascadeError
 
-FORMAT = 2
-"""Version of the folder's layout; 1 had neither taps nor a digest, and is still read."""
+FORMAT = 3
+"""Version of the folder's layout. 1 had neither taps nor a digest, the digest of 2 covered the gates alone; both are
+still read. From 3 on the arrays' file says its format too, so that no record of an older one can be put beside it."""
 
-_SIGNED = ("gates", "gate_answers")
+_SIGNED_BY_2 = ("gates", "gate_answers")
 _SINCE_DIGEST = frozenset({"taps", "trigger", "modes"})
 """Keys of a gate that came with the digest."""
 
@@ -40,7 +41,9 @@ def write_folder(path: Path, record: Mapping[str, Any], arrays: Mapping[str, NDA
         if not (path / _TEXT).is_file():
             raise CascadeError(f"{str(path)!r} is no cascade and is not overwritten: choose another folder.")
     try:
-        signed = {"format": FORMAT, "digest": digest(record, arrays), **record}
+        # As it will be read: texts as keys, lists for tuples.
+        plain = json.loads(json.dumps({**record, "format": FORMAT}, ensure_ascii=False, allow_nan=False))
+        signed = {"format": FORMAT, "digest": digest(plain, arrays), **plain}
         text = json.dumps(signed, indent=2, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise CascadeError(
@@ -50,7 +53,8 @@ def write_folder(path: Path, record: Mapping[str, Any], arrays: Mapping[str, NDA
     draft = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
         _write(draft / _TEXT, text.encode() + b"\n")
-        _write(draft / _ARRAYS, save_arrays({name: np.ascontiguousarray(a) for name, a in arrays.items()}))
+        packed = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
+        _write(draft / _ARRAYS, save_arrays(packed, metadata={"format": str(FORMAT)}))
         draft.chmod(path.parent.stat().st_mode & 0o777)
         _put_in_place(draft, path)
     finally:
@@ -68,14 +72,33 @@ def read_folder(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         raise damaged(path / _TEXT, error) from error
     try:
         arrays = load_arrays((path / _ARRAYS).read_bytes())
+        with safe_open(path / _ARRAYS, framework="numpy") as file:
+            written_as = (file.metadata() or {}).get("format")
     except (OSError, SafetensorError) as error:
         raise damaged(path / _ARRAYS, error) from error
-    if version > 1 and record.get("digest") != digest(record, arrays):
-        raise CascadeError(
-            f"the gates of {str(path)!r} are not those that were saved: a file was changed by hand, so its promise "
-            "holds no more; restore it from a copy, or fit the cascade again."
-        )
+    if written_as != (str(version) if version > 2 else None):
+        raise _changed(path, f"{_TEXT} says format {version}, and {_ARRAYS} is of {_known(written_as)}")
+    if version > 1 and record.get("digest") != _digest_read(path, record, arrays):
+        raise _changed(path, "what it holds is not what was saved")
     return record, arrays
+
+
+def _digest_read(path: Path, record: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
+    try:
+        return digest(record, arrays)
+    except ValueError as error:  # a number too large for a float
+        raise damaged(path / _TEXT, error) from error
+
+
+def _known(written_as: str | None) -> str:
+    return "format 1 or 2" if written_as is None else f"format {written_as}"
+
+
+def _changed(path: Path, how: str) -> CascadeError:
+    return CascadeError(
+        f"the cascade {str(path)!r} was changed by hand ({how}), so its promise holds no more; restore it from a copy, "
+        "or fit the cascade again."
+    )
 
 
 def _version(path: Path, record: Mapping[str, Any]) -> int:
@@ -89,17 +112,18 @@ def _version(path: Path, record: Mapping[str, Any]) -> int:
     if version > FORMAT:
         raise CascadeError(f"{str(path)!r} has format {version}, newer than {FORMAT}: update probecascade.")
     if version == 1 and ("digest" in record or any(_SINCE_DIGEST & set(gate) for gate in record["gates"])):
-        raise CascadeError(
-            f"{str(path)!r} says format 1 but holds what only later formats have: a file was changed by hand, so its "
-            "promise holds no more; restore it from a copy, or fit the cascade again."
-        )
+        raise _changed(path, f"{_TEXT} says format 1 but holds what only later formats have")
     return version
 
 
 def digest(record: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Checksum of all that decides: the gates with their thresholds, and every array of their probes."""
+    """Checksum of a record as JSON gives it and of every array: of all that it says but the checksum itself.
+
+    Of a record of format 2, the gates and whether answers are gated.
+    """
     found = hashlib.sha256()
-    signed = {key: record.get(key) for key in _SIGNED}
+    old = record["format"] == 2
+    signed = {key: record.get(key) for key in (_SIGNED_BY_2 if old else record) if key != "digest"}
     found.update(json.dumps(signed, sort_keys=True, allow_nan=False).encode())
     for name in sorted(arrays):
         values = np.ascontiguousarray(arrays[name])

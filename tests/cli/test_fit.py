@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from made_runs import make_run
+from signing import write_signed
 
 from probecascade import cli
 from probecascade.evaluation import backtest_run
@@ -257,6 +258,6 @@ def test_eval_refuses_groups_it_was_fitted_on_other_models_and_unknown_splits(
     assert "there is no cascade at" in refused(["eval", str(tmp_path / "no"), str(made)], capsys)
     record = json.loads((output / "cascade.json").read_text())
     record["provenance"]["run"]["model"]["weights"] = "sha256:other"
-    (output / "cascade.json").write_text(json.dumps(record))
+    write_signed(output, {"provenance": record["provenance"]})
     assert "the cascade was fitted with model.weights" in refused(["eval", str(output), str(made)], capsys)
     assert cli.main(["eval", str(output), str(made), "--force"]) == 0

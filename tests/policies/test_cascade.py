@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_runs import HEADER, LAYERS, make_run
 from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+from signing import write_signed
 
 from probecascade.episode import CONTINUE, SIGNALS, Action, Checkpoint, Moment, Task
 from probecascade.errors import CascadeError, DataError
@@ -234,12 +237,12 @@ def test_newer_formats_unknown_probes_and_absent_keys_are_refused(tmp_path: Path
     text.write_text(json.dumps(record | {"format": 99}))
     with pytest.raises(CascadeError, match="newer than"):
         Cascade.load(tmp_path / "c")
-    gate = {key: value for key, value in record["gates"][0].items() if key != "taps"}
-    old = {key: value for key, value in record.items() if key != "digest"}
-    text.write_text(json.dumps(old | {"format": 1, "gates": [gate | {"probe": {"kind": "forest"}}]}))
+    text.write_text(json.dumps(record))
+    write_signed(tmp_path / "c", {"gates": [record["gates"][0] | {"probe": {"kind": "forest"}}]})
     with pytest.raises(CascadeError, match="forest"):
         Cascade.load(tmp_path / "c")
     text.write_text(json.dumps({key: value for key, value in record.items() if key != "promise"}))
+    write_signed(tmp_path / "c", {})
     with pytest.raises(CascadeError, match=r"cascade\.json"):
         Cascade.load(tmp_path / "c")
 
@@ -253,7 +256,9 @@ def test_newer_formats_unknown_probes_and_absent_keys_are_refused(tmp_path: Path
         (-5, ("digest",), "has format -5"),
         (True, ("digest",), "has format True"),
         ("1", ("digest",), "has format '1'"),
-        (2, ("digest",), "not those that were saved"),
+        (2, (), "says format 2, and probes.safetensors is of format 3"),
+        (2, ("digest",), "says format 2, and probes.safetensors is of format 3"),
+        (3, ("digest",), "not what was saved"),
     ],
 )
 def test_another_format_does_not_lift_the_digest(
@@ -288,10 +293,67 @@ def test_another_format_does_not_lift_the_digest(
 )
 def test_a_damaged_provenance_is_refused(tmp_path: Path, provenance: Any, what: str) -> None:
     Cascade([Gate("action:1", 4, probe(), 0.25)]).save(tmp_path / "c")
-    text = tmp_path / "c" / "cascade.json"
-    text.write_text(json.dumps(json.loads(text.read_text()) | {"provenance": provenance}))
+    write_signed(tmp_path / "c", {"provenance": provenance})
     with pytest.raises(CascadeError, match=f"provenance is damaged: {what}"):
         Cascade.load(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"promise": "With 95 % confidence, all successes are kept."},
+        {"calibration": {"certified": True}},
+        {"provenance": {"groups": {"fit": []}}},
+        {"held_out": {"kept": 1.0}},
+        {"gate_answers": True},
+        {"note": "mine"},
+    ],
+)
+def test_all_that_a_cascade_says_is_covered_by_its_digest(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = tmp_path / "c"
+    told = {"calibration": {"certified": False, "gates": ("action:1",)}, "provenance": {"groups": {"fit": ["0f"]}}}
+    Cascade([Gate("action:1", 4, probe(), 0.25)], promise="Nothing is promised.", **told).save(path)
+    assert Cascade.load(path).promise == "Nothing is promised."
+    record = json.loads((path / "cascade.json").read_text())
+    (path / "cascade.json").write_text(json.dumps(record | change))
+    with pytest.raises(CascadeError, match="changed by hand"):
+        Cascade.load(path)
+
+
+def test_a_number_beyond_a_float_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    Cascade([Gate("action:1", 4, probe(), 0.25)], held_out={"kept": 0.5}).save(path)
+    text = path / "cascade.json"
+    text.write_text(text.read_text().replace('"kept": 0.5', '"kept": 1e999'))
+    with pytest.raises(CascadeError, match="is damaged"):
+        Cascade.load(path)
+
+
+def test_a_record_stripped_to_the_first_format_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    Cascade([Gate("action:1", 4, probe(), 0.25)], promise="Nothing is promised.").save(path)
+    record = json.loads((path / "cascade.json").read_text())
+    del record["digest"], record["gates"][0]["taps"]
+    stripped = record | {"format": 1, "promise": "All successes are kept."}
+    (path / "cascade.json").write_text(json.dumps(stripped))
+    with pytest.raises(CascadeError, match="says format 1, and probes.safetensors is of format 3"):
+        Cascade.load(path)
+
+
+def test_a_cascade_of_the_second_format_loads_and_its_gates_are_covered(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    shutil.copytree(GOLDEN.parent / "cascade-2", path)
+    assert Cascade.load(path).thresholds.tolist() == [0.625, 0.5]
+    record = json.loads((path / "cascade.json").read_text())
+    record["gates"][0]["threshold"] = 0.9
+    (path / "cascade.json").write_text(json.dumps(record))
+    with pytest.raises(CascadeError, match="not what was saved"):
+        Cascade.load(path)
+    arrays = load_file(path / "probes.safetensors")
+    save_file({name: values + 1 for name, values in arrays.items()}, path / "probes.safetensors")
+    shutil.copy(GOLDEN.parent / "cascade-2" / "cascade.json", path / "cascade.json")
+    with pytest.raises(CascadeError, match="not what was saved"):
+        Cascade.load(path)
 
 
 def test_the_golden_folder_still_loads_and_scores_the_same() -> None:
