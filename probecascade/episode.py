@@ -12,11 +12,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Outcome = Literal["success", "failure", "truncated", "aborted", "error"]
+Outcome = Literal["success", "failure", "truncated", "aborted", "error", "unlabelled"]
 ActionName = Literal["continue", "abort", "answer"]
 
 LABELLED: tuple[Outcome, ...] = ("success", "failure", "truncated")
-"""Outcomes that carry a label; `aborted` and `error` episodes have none and are left out of fits."""
+"""Outcomes that carry a label; `aborted`, `error` and `unlabelled` episodes have none and are left out of fits."""
 
 SIGNALS: tuple[str, ...] = (
     "tokens_so_far",  # generated + observation ids up to and including the checkpoint's token

@@ -2,7 +2,8 @@
 
 A conversation is a generator that yields requests and receives replies:
 
-- `Feed(ids, keep)` puts ids into the conversation and replies with the states at the offsets `keep`;
+- `Feed(ids, keep)` puts ids into the conversation and replies with the states at the offsets `keep` (and, where
+  asked, with the log-probabilities of fed ids);
 - `Sample(...)` draws a turn token by token and replies with a `Turn`; the turn's last token is fed too, so that
   its state exists before any tool is called, and no random number is drawn for it;
 - `Rewind(length)` forgets everything after `length` ids, which makes side questions leave no trace.
@@ -27,7 +28,7 @@ from torch import Tensor
 from probecascade.errors import ModelError
 from probecascade.models.hooks import BlockHooks, decoder_blocks, resolve_layers, self_test
 from probecascade.models.requests import Conversation, Fed, Feed, Request, Rewind, Sample, States, T, Turn
-from probecascade.models.sampling import Draw, draw_tokens
+from probecascade.models.sampling import Draw, draw_tokens, score_tokens
 from probecascade.models.slots import Plan, Segment, SlotCache, slot_attention
 
 KEPT_HEADS = 4
@@ -45,6 +46,7 @@ class _Slot:
     request: Request | None = None
     logits: Tensor | None = None  # of the last fed id, until the next id
     kept: list[NDArray[np.float32]] = field(default_factory=list)
+    scored: list[NDArray[np.float64]] = field(default_factory=list)  # (n, 2): log-probability and entropy of fed ids
     draws: list[Draw] = field(default_factory=list)
     keep_count: int | None = None  # a sample that has ended keeps this many ids and waits for the last one's state
     hit_limit: bool = False
@@ -225,11 +227,12 @@ class Engine:
             offset += len(chunk)
         keep, owners = self._wanted(feeding, segments)
         ends = [i for i, (slot, chunk) in enumerate(feeding) if self._needs_logits(slot, chunk)]
+        rows, ids, scored = self._asked_scores(feeding, segments)
         logits = self._forward(
             [i for _, chunk in feeding for i in chunk],
             segments,
             keep,
-            [segments[i].offset + segments[i].count - 1 for i in ends],
+            [segments[i].offset + segments[i].count - 1 for i in ends] + rows,
             shared=self._shared_length([slot for slot, chunk in feeding if len(chunk) == 1]),
         )
         states = self._states(len(keep))
@@ -240,7 +243,10 @@ class Engine:
             del slot.pending[: len(chunk)]
             slot.logits = None
         for row, i in enumerate(ends):
-            feeding[i][0].logits = logits[row]
+            feeding[i][0].logits = logits[row].clone() if rows else logits[row]  # a view would keep all rows alive
+        if rows:
+            for slot, pair in zip(scored, score_tokens(logits[len(ends) :], ids), strict=True):
+                slot.scored.append(pair)
 
     def _forward(
         self, ids: list[int], segments: list[Segment], keep: list[int], ends: list[int], shared: int
@@ -299,6 +305,23 @@ class Engine:
         return keep, owners
 
     @staticmethod
+    def _asked_scores(
+        feeding: list[tuple[_Slot, list[int]]], segments: list[Segment]
+    ) -> tuple[list[int], list[int], list[_Slot]]:
+        """Flat indices whose logits tell the probability of an asked id, those ids, and their slots, in order."""
+        rows: list[int] = []
+        ids: list[int] = []
+        owners: list[_Slot] = []
+        for (slot, chunk), segment in zip(feeding, segments, strict=True):
+            if isinstance(slot.request, Feed) and slot.request.score:
+                done = len(slot.request.ids) - len(slot.pending)
+                asked = [o for o in slot.request.score if done < o <= done + len(chunk)]
+                rows += [segment.offset + o - 1 - done for o in asked]
+                ids += [slot.request.ids[o] for o in asked]
+                owners += [slot] * len(asked)
+        return rows, ids, owners
+
+    @staticmethod
     def _needs_logits(slot: _Slot, chunk: list[int]) -> bool:
         ended = slot.keep_count is not None and isinstance(slot.request, Sample) and not slot.request.resume
         return len(chunk) == len(slot.pending) and not ended
@@ -320,7 +343,7 @@ class Engine:
         if not isinstance(request, Feed):
             return
         shared = min(request.shared, len(request.ids) - 1)
-        if shared <= 0 or any(offset < shared for offset in request.keep):
+        if shared <= 0 or any(o < shared for o in request.keep) or any(o <= shared for o in request.score):
             return
         head = tuple(request.ids[:shared])
         if head in self._heads:
@@ -343,7 +366,8 @@ class Engine:
             asked = len(slot.request.keep) if isinstance(slot.request, Feed) else len(slot.draws)
             states = np.zeros((0 if self.layers else asked, len(self.layers), self.d_model), np.float32)
         if isinstance(slot.request, Feed):
-            self._advance(slot, Fed(states, slot.seconds))
+            scored = np.array(slot.scored).reshape(-1, 2)
+            self._advance(slot, Fed(states, slot.seconds, scored[:, 0], scored[:, 1]))
         elif slot.keep_count is not None:
             kept = slot.draws[: slot.keep_count]
             self._advance(
@@ -376,7 +400,8 @@ class Engine:
         except StopIteration as stop:
             slot.done, slot.result, slot.request, slot.pending = True, stop.value, None, []
             return
-        slot.request, slot.kept, slot.draws, slot.keep_count, slot.hit_limit = request, [], [], None, False
+        slot.request, slot.kept, slot.scored, slot.draws = request, [], [], []
+        slot.keep_count, slot.hit_limit = None, False
         slot.pending = list(request.ids) if isinstance(request, Feed) else []
 
     @staticmethod
@@ -397,6 +422,13 @@ class Engine:
                 return ModelError(
                     f"a Feed of {len(request.ids)} ids with keep={request.keep} was asked for; "
                     "give ids, and rising offsets within them."
+                )
+            if list(request.score) != sorted(set(request.score)) or not all(
+                1 <= o < len(request.ids) for o in request.score
+            ):
+                return ModelError(
+                    f"a Feed of {len(request.ids)} ids with score={request.score} was asked for; give rising offsets "
+                    "from 1 on: what comes first has no probability of its own."
                 )
             longest += len(request.ids)
         elif isinstance(request, Sample):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,12 +18,14 @@ class Feed:
     """Put `ids` into the conversation; the reply is a `Fed` with the states at the offsets `keep`, which rise.
 
     The first `shared` ids are the same in many conversations and are encoded once for all of them (only
-    honoured at the start of a conversation).
+    honoured at the start of a conversation). `score` are rising offsets, from 1 on, of ids whose log-probability
+    given all ids before them is asked for.
     """
 
     ids: Sequence[int]
     keep: tuple[int, ...] = ()
     shared: int = 0
+    score: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +57,14 @@ class Rewind:
 class Fed:
     """Reply to a Feed: states (len(keep), n_layers, d_model), and the seconds spent on the conversation so far.
 
-    A forward's wall time is shared among its conversations by their number of ids.
+    A forward's wall time is shared among its conversations by their number of ids. `logprobs` and `entropies` (nats),
+    (len(score),) each, are those of the ids at the offsets `score`, as in a `Turn`.
     """
 
     states: States
     seconds: float
+    logprobs: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    entropies: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass(frozen=True, slots=True)

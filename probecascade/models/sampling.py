@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+
+_SCORED = 256  # rows of logits that are normalised at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +35,7 @@ def draw_tokens(
     A row of temperature 0 takes the largest logit and ignores its number, so the outcome of a row depends on
     nothing but its own logits and its own number. `logprob` and `entropy` always refer to the unmodified logits.
     """
-    logprobs = torch.log_softmax(logits.float(), dim=-1)
-    entropies = -(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1)
+    logprobs, entropies = _distributions(logits)
     scores = logits.float()
     if any(a is not None for a in allowed):
         scores = scores.clone()
@@ -53,6 +57,23 @@ def draw_tokens(
         )
     picked = logprobs.gather(1, chosen[:, None])[:, 0]
     return [Draw(i, p, h) for i, p, h in zip(chosen.tolist(), picked.tolist(), entropies.tolist(), strict=True)]
+
+
+def score_tokens(logits: Tensor, ids: Sequence[int]) -> NDArray[np.float64]:
+    """Log-probability of `ids` under the rows of `logits` (n, vocab), and the rows' entropies (nats): (n, 2)."""
+    found = [np.zeros((0, 2))]
+    for start in range(0, len(ids), _SCORED):  # a whole vocabulary of numbers for each id is needed but for a moment
+        logprobs, entropies = _distributions(logits[start : start + _SCORED])
+        wanted = torch.tensor(ids[start : start + _SCORED], device=logits.device)
+        picked = logprobs.gather(1, wanted[:, None])[:, 0]
+        found.append(torch.stack([picked, entropies], dim=1).double().cpu().numpy())
+    return np.concatenate(found)
+
+
+def _distributions(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probabilities (n, vocab) in float32 and entropies (n,) of the rows of `logits`."""
+    logprobs = torch.log_softmax(logits.float(), dim=-1)
+    return logprobs, -(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1)
 
 
 def _invert(probabilities: Tensor, top_p: Tensor, uniforms: Tensor) -> Tensor:

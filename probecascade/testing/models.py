@@ -136,7 +136,13 @@ class ScriptedModel:
     def _feed(self, ids: list[int], request: Feed) -> Fed:
         start = len(ids)
         ids += request.ids
-        return Fed(self._states([ids[: start + k + 1] for k in request.keep]), float(len(ids)))
+        scored = [request.ids[offset] for offset in request.score]
+        return Fed(
+            self._states([ids[: start + k + 1] for k in request.keep]),
+            float(len(ids)),
+            np.array([self.logprob(i) for i in scored], np.float64),
+            np.array([self.entropy(i) for i in scored], np.float64),
+        )
 
     def _states(self, prefixes: Sequence[Sequence[int]]) -> NDArray[np.float32]:
         if not prefixes:
