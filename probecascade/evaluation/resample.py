@@ -11,7 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probecascade.intervals import Resampling
-from probecascade.probes.metrics import auprc, auroc, brier, caught_at_keep, ece, pair_accuracy
+from probecascade.probes.metrics import (
+    auprc,
+    auroc,
+    brier,
+    caught_at_keep,
+    disjoint_pairs,
+    ece,
+    pair_accuracy,
+    separated_interval,
+)
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.bool_]
@@ -71,6 +80,11 @@ class Measure:
         self.n_pairs = len(self._first)
         self._pair_codes = codes[self._first]
         self.pair_groups = len(np.unique(self._pair_codes))
+        self._trials = {
+            "auroc": disjoint_pairs(failed, codes),
+            "caught_at_keep": len(np.unique(codes[failed])),
+            "pair_accuracy": self.pair_groups,
+        }
 
     def column(self, scores: Array) -> Column:
         """All metrics of scores (n,), P(failure)."""
@@ -123,11 +137,57 @@ class Measure:
         }
 
     def interval(self, column: Column, metric: str, confidence: float) -> dict[str, Any]:
-        """The metric's value and percentile interval as a row's JSON value, with the n it is of."""
+        """The metric's value and percentile interval as a row's JSON value, with the n it is of.
+
+        Where the value is 0 or 1 all resamples agree; the interval is then the exact one of independent trials: of
+        an AUROC the pairs of disjoint groups, of the failures caught the groups with one, of pairs within groups
+        the groups. What an AUROC of one may still be says what the AUPRC may.
+        """
         within = metric == "pair_accuracy"
-        record = interval_of(column.values[metric], column.draws[metric], confidence)
+        low, high = self._ends(column, metric, confidence)
+        record: dict[str, Any] = {"value": None, "low": None, "high": None}
+        if low is not None and high is not None:
+            record = {"value": float(column.values[metric]), "low": low, "high": high}
         record |= {"n": len(self.failed), "groups": self.pair_groups if within else self.n_groups}
         return record | ({"n_pairs": self.n_pairs} if within else {})
+
+    def gain(self, column: Column, other: Column, metric: str, confidence: float) -> dict[str, Any]:
+        """By how much the metric exceeds that of another column, {value, low, high}: percentiles of paired resamples.
+
+        Where either value is 0 or 1 its resamples have no width, and the interval is put together from those of the
+        two (MOVER, Zou and Donner 2008), as if they were independent: wide rather than narrow.
+        """
+        value, draws = column.less(other, metric)
+        if metric not in self._trials or not any(of.values[metric] in (0.0, 1.0) for of in (column, other)):
+            return interval_of(value, draws, confidence)
+        (low, high), (other_low, other_high) = (self._ends(of, metric, confidence) for of in (column, other))
+        if low is None or high is None or other_low is None or other_high is None:
+            return interval_of(value, draws, confidence)
+        first, second = column.values[metric], other.values[metric]
+        return {
+            "value": float(value),
+            "low": float(value - np.hypot(first - low, other_high - second)),
+            "high": float(value + np.hypot(high - first, second - other_low)),
+        }
+
+    def _ends(self, column: Column, metric: str, confidence: float) -> tuple[float | None, float | None]:
+        value = column.values[metric]
+        if metric in self._trials and value in (0.0, 1.0):
+            return separated_interval(value, self._trials[metric], confidence)
+        found = interval_of(value, column.draws[metric], confidence)
+        if metric == "auprc" and column.values["auroc"] == 1.0:
+            low, _ = separated_interval(1.0, self._trials["auroc"], confidence)
+            return _least_auprc(low, float(self.failed.mean())), found["high"]
+        return found["low"], found["high"]
+
+
+def _least_auprc(area: float, share: float) -> float:
+    """AUPRC of a share of failures where 1 - area of the successes score above all failures, the others below.
+
+    Precision at the share r of failures is r / (r + a) with a the successes above over all failures; its mean over r.
+    """
+    above = (1 - area) * (1 - share) / share
+    return float(1 - above * np.log1p(1 / above)) if above else 1.0
 
 
 def interval_of(value: float, draws: Array, confidence: float) -> dict[str, Any]:

@@ -34,7 +34,6 @@ from probecascade.evaluation.resample import (
     Measure,
     above_chance,
     draw_groups,
-    interval_of,
     mean_column,
 )
 from probecascade.evaluation.sweep_result import METRICS, Row, SweepResult
@@ -185,9 +184,10 @@ class Sweep:
             "chosen_probes": dict(selection.probes),
             **self._metrics(measure, column),
             "gains": {
-                name: {metric: self._gain(column, rival, metric) for metric in GAINS} for name, rival in gains.items()
+                name: {metric: self._gain(measure, column, rival, metric) for metric in GAINS}
+                for name, rival in gains.items()
             },
-            "selectivity": None if control is None else self._gain(column, control, "auroc"),
+            "selectivity": None if control is None else self._gain(measure, column, control, "auroc"),
         }
         return Measured(
             cells=list(self._cells(reached.name, found, measure, facts)),
@@ -226,8 +226,8 @@ class Sweep:
     def _metrics(self, measure: Measure, column: Column) -> Row:
         return {name: measure.interval(column, name, self.resampling.confidence) for name in METRICS}
 
-    def _gain(self, column: Column, other: Column, metric: str) -> Row:
-        return interval_of(*column.less(other, metric), self.resampling.confidence)
+    def _gain(self, measure: Measure, column: Column, other: Column, metric: str) -> Row:
+        return measure.gain(column, other, metric, self.resampling.confidence)
 
     def conclude(self, measured: Sequence[Measured]) -> SweepResult:
         """The result, from what `measure` gave: which rows beat chance among all that were looked at, and in words."""

@@ -15,6 +15,16 @@ _TOLD_ONE_BY_ONE = 3
 
 _CHANCE = 0.5
 
+_BEATS = "The probe beats {rival} in AUROC at {where}."
+_OPEN = "The probe is not shown to beat {rival} in AUROC at {where}."
+_WORSE = "The probe does worse than {rival} in AUROC at {where}."
+_UNPROVEN = (
+    "The probe does not count as beating {rival} at {where}: its AUROC is the higher there, but not shown to be above "
+    "chance."
+)
+_AGAINST = (_BEATS, _OPEN, _UNPROVEN, _WORSE)
+"""What can be said of a probe and a baseline; each row is told by the one that is true of it."""
+
 
 def verdicts(result: SweepResult) -> list[str]:
     """The answer first, then what qualifies it. A probe is said to beat a baseline only where it also beats chance."""
@@ -109,9 +119,11 @@ def _against(result: SweepResult, name: str) -> Iterator[str]:
     """In words whether the probe beats a baseline; what is no better than chance beats nothing."""
     rivals = {row["checkpoint"]: row["auroc"]["value"] for row in result.baselines if row["name"] == name}
     rows = [row for row in result.selected if name in row["gains"]]
-    beats = [row for row in rows if row["above_chance"] and row["gains"][name]["auroc"]["low"] > 0]
-    others = [row for row in rows if row not in beats]
-    for words, chosen in (("beats", beats), ("does not beat", others)):
+    kinds: dict[str, list[Row]] = {words: [] for words in _AGAINST}
+    for row in rows:
+        kinds[_standing(row, name)].append(row)
+    beats = kinds[_BEATS]
+    for words, chosen in kinds.items():
         if not chosen:
             continue
         if len(chosen) <= _TOLD_ONE_BY_ONE:
@@ -122,17 +134,27 @@ def _against(result: SweepResult, name: str) -> Iterator[str]:
             )
         else:
             gains = [row["gains"][name]["auroc"]["value"] for row in chosen]
-            which = f"{len(chosen)} of" if others and beats else "all"
+            which = f"{len(chosen)} of" if len(chosen) < len(rows) else "all"
             where = (
                 f"{which} {len(rows)} checkpoints ({', '.join(row['checkpoint'] for row in chosen)}; "
                 f"{min(gains):+.3f} to {max(gains):+.3f})"
             )
-        yield f"The probe {words} {IN_WORDS[name]} in AUROC at {where}."
+        yield words.format(rival=IN_WORDS[name], where=where)
     if beats and (low := [row["checkpoint"] for row in beats if rivals[row["checkpoint"]] < _CHANCE]):
         yield (
             f"Of {IN_WORDS[name]} itself the AUROC lies below one half at {len(low)} of these, as that of scores which "
             "know nothing may when they are cross-fitted: there the gain over chance, not over it, is what counts."
         )
+
+
+def _standing(row: Row, name: str) -> str:
+    """Which sentence of `_AGAINST` is true of a row and a baseline."""
+    gain = row["gains"][name]["auroc"]
+    if gain["high"] < 0:
+        return _WORSE
+    if gain["low"] <= 0:
+        return _OPEN
+    return _BEATS if row["above_chance"] else _UNPROVEN
 
 
 def _within(result: SweepResult) -> Iterator[str]:

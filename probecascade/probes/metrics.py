@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from probecascade.bounds import clopper_pearson
 from probecascade.errors import DataError, UsageError
 from probecascade.intervals import Interval
 from probecascade.probes.inputs import as_group_codes, as_labels, as_scores, both_classes
@@ -123,7 +124,8 @@ def auroc_interval(
     """AUROC with a percentile bootstrap interval over groups, for fixed scores.
 
     scores, failed, groups: (n,). Whole groups are drawn with replacement, so episodes of one group may
-    depend on each other. Resamples with one class are skipped and counted. With few groups (below some
+    depend on each other. Resamples with one class are skipped and counted. Where the scores separate the classes
+    every resample agrees, and the interval is that of `separated_interval`. With few groups (below some
     twenty of each class) the interval is too narrow, and it says nothing of how the probe varies when
     refitted. Raises DataError as `auroc` does, UsageError on a confidence outside (0, 1) or no resamples.
     """
@@ -141,8 +143,34 @@ def auroc_interval(
     if not usable.size:
         raise DataError(f"All {resamples} resamples of the groups held one class; collect more groups.")
     low, high = np.quantile(usable, [(1 - confidence) / 2, (1 + confidence) / 2])
+    if value in (0.0, 1.0):
+        low, high = separated_interval(value, disjoint_pairs(labels, codes), confidence)
     n_groups = int(codes.max()) + 1
     return Interval(value, float(low), float(high), len(values), n_groups, resamples - len(usable))
+
+
+def disjoint_pairs(failed: NDArray[np.bool_], codes: NDArray[np.intp]) -> int:
+    """How many (failed, successful) pairs can be made, each of two groups and no group in two pairs.
+
+    failed, codes: (n,), codes of groups counting from 0.
+    """
+    lost = np.bincount(codes, failed) > 0
+    won = np.bincount(codes, ~failed) > 0
+    return int(min(lost.sum(), won.sum(), (lost | won).sum() // 2))
+
+
+def separated_interval(value: float, trials: int, confidence: float) -> tuple[float, float]:
+    """Interval of a share that is 0 or 1 in the data, where a bootstrap has no width: the exact one of `trials`.
+
+    All or none of so many independent trials were hits (Clopper and Pearson 1934). Of an AUROC the trials are its
+    `disjoint_pairs`: no two share a group, so each is ranked rightly by chance of its own, which is the AUROC.
+    Fewer than the pairs that there are, and so wide; that intervals from a fitted curve or a bootstrap are no
+    answer here, see Obuchowski and Lieber 2002, "Confidence bounds when the estimated ROC area is 1.0".
+    (0, 1) without a trial.
+    """
+    if not trials:
+        return 0.0, 1.0
+    return clopper_pearson(int(value) * trials, trials, confidence=confidence)
 
 
 def _resampled(

@@ -13,7 +13,13 @@ from probecascade.report.held_out import Judged
 RIVALS = {"prompt": "the prompt alone", "surface": "surface signals", "tfidf": "the text so far"}
 """The baselines that the answer is told against."""
 
-AGAINST = ("The probe beats", "The probe does not beat")
+AGAINST = (
+    "The probe beats",
+    "The probe is not shown to beat",
+    "The probe does not count as beating",
+    "The probe does worse than",
+    "The probe does not beat",  # sweeps that are stored already
+)
 """How the verdicts begin that go through the checkpoints one by one."""
 
 

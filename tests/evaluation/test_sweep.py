@@ -244,7 +244,7 @@ def test_a_baseline_that_is_the_probe_is_not_beaten() -> None:
     for name in ("embedding", "prompt"):
         assert row["gains"][name]["auroc"] == {"value": 0.0, "low": 0.0, "high": 0.0}
         assert row["gains"][name]["pair_accuracy"] == {"value": None, "low": None, "high": None}
-    assert "at action:1 (+0.000 [+0.000, +0.000]" in sentence(result, "does not beat the prompt-only probe")
+    assert "at action:1 (+0.000 [+0.000, +0.000]" in sentence(result, "is not shown to beat the prompt-only probe")
     assert sentence(result, "beats a random direction")
 
 

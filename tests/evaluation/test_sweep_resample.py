@@ -105,3 +105,45 @@ def test_a_signal_is_still_seen_among_many_cells() -> None:
 def test_a_mean_of_columns_keeps_absence() -> None:
     nothing = Column({"pair_accuracy": float("nan")}, {"pair_accuracy": np.full(3, np.nan)})
     assert np.isnan(mean_column([nothing, nothing]).values["pair_accuracy"])
+
+
+def separated(groups: int, mixed: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    failed = np.arange(2 * groups) % 2 == 0
+    codes = np.arange(2 * groups) // 2 if mixed else np.arange(2 * groups)
+    return np.where(failed, 0.9, 0.1), failed, codes
+
+
+def test_scores_that_separate_the_classes_are_not_called_certain() -> None:
+    scores, failed, codes = separated(30)
+    measure = Measure(failed, codes, draw_groups(60, Resampling(resamples=200)), 0.95)
+    column = measure.column(scores)
+    for metric in ("auroc", "caught_at_keep"):
+        assert np.nanstd(column.draws[metric]) == 0  # the bootstrap itself has no width
+        found = measure.interval(column, metric, 0.95)
+        assert (found["value"], found["high"]) == (1.0, 1.0)
+        assert found["low"] == pytest.approx(0.025 ** (1 / 30))  # 30 trials without a miss
+    assert 0.5 < measure.interval(column, "auprc", 0.95)["low"] < 0.9
+    turned = measure.interval(measure.column(1 - scores), "auroc", 0.95)
+    assert (turned["value"], turned["low"]) == (0.0, 0.0)
+    assert turned["high"] == pytest.approx(1 - 0.025 ** (1 / 30))
+
+
+def test_groups_that_hold_both_classes_are_trials_of_half_as_many_pairs() -> None:
+    scores, failed, codes = separated(30, mixed=True)
+    measure = Measure(failed, codes, draw_groups(30, Resampling(resamples=200)), 0.95)
+    column = measure.column(scores)
+    assert measure.interval(column, "auroc", 0.95)["low"] == pytest.approx(0.025 ** (1 / 15))
+    assert measure.interval(column, "pair_accuracy", 0.95)["low"] == pytest.approx(0.025 ** (1 / 30))
+
+
+def test_a_gain_of_separated_scores_is_as_wide_as_they_are() -> None:
+    scores, failed, codes = separated(30)
+    measure = Measure(failed, codes, draw_groups(60, Resampling(resamples=200)), 0.95)
+    column, other = measure.column(scores), measure.column(scores**2)
+    both = measure.gain(column, other, "auroc", 0.95)
+    assert both["low"] == pytest.approx(0.025 ** (1 / 30) - 1)
+    assert both["high"] == pytest.approx(1 - 0.025 ** (1 / 30))
+    noisy = np.where(np.arange(60) < 12, 0.5, scores)
+    rival = measure.column(noisy)
+    gain = measure.gain(column, rival, "auroc", 0.95)
+    assert gain["low"] < interval_of(*column.less(rival, "auroc"), 0.95)["low"] < gain["value"]
