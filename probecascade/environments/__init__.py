@@ -7,26 +7,54 @@ from probecascade.environments.atlas import (
     atlas_task,
     atlas_tasks,
 )
+from probecascade.environments.described import Fault, TaskReport, describe_tasks
 from probecascade.environments.examples import Example, ExamplePart, ExampleTurn
 from probecascade.environments.flaky import FlakyEnvironment
-from probecascade.environments.scoring import exact_match, normalise, token_f1
-from probecascade.environments.tasks import dump_tasks, load_tasks
-from probecascade.environments.wiki import WikiEnvironment
+from probecascade.environments.scoring import (
+    F1_SUCCESS,
+    SCORES,
+    Score,
+    exact_match,
+    hotpot_f1,
+    normalise,
+    token_f1,
+    token_set_f1,
+    verdict,
+    verdict_match,
+)
+from probecascade.environments.searching import Search
+from probecascade.environments.tasks import TaskFile, dump_tasks, load_tasks, open_tasks, tasks_of
+from probecascade.environments.wiki import WikiEnvironment, WikiSettings
 
 __all__ = [
+    "F1_SUCCESS",
+    "SCORES",
     "AtlasSettings",
     "Example",
     "ExamplePart",
     "ExampleTurn",
+    "Fault",
     "FlakyEnvironment",
+    "Score",
+    "Search",
+    "TaskFile",
+    "TaskReport",
     "WikiEnvironment",
+    "WikiSettings",
     "atlas_environment",
     "atlas_examples",
     "atlas_task",
     "atlas_tasks",
+    "describe_tasks",
     "dump_tasks",
     "exact_match",
+    "hotpot_f1",
     "load_tasks",
     "normalise",
+    "open_tasks",
+    "tasks_of",
     "token_f1",
+    "token_set_f1",
+    "verdict",
+    "verdict_match",
 ]

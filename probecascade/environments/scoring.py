@@ -1,6 +1,8 @@
-"""Scoring of short answers as the official SQuAD evaluation does it.
+"""Scoring of short answers and verdicts as the official evaluations of their data sets do it.
 
-Source: `evaluate-v2.0.py` of https://rajpurkar.github.io/SQuAD-explorer/.
+Sources: `evaluate-v2.0.py` of https://rajpurkar.github.io/SQuAD-explorer/ (normalisation, exact match, F1),
+`hotpot_evaluate_v1.py` of https://hotpotqa.github.io (yes and no), https://fever.ai (verdicts) and arXiv 2610.06191
+(F1 of token sets, 0.6 as success).
 """
 
 from __future__ import annotations
@@ -8,10 +10,25 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+Score = Literal["exact", "f1", "set-f1", "verdict"]
+
+F1_SUCCESS = 0.6
+"""F1 from which on an answer counts as right (arXiv 2610.06191)."""
+
+SUPPORTS, REFUTES, NOT_ENOUGH_INFO = "SUPPORTS", "REFUTES", "NOT ENOUGH INFO"
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
+_CLOSED = frozenset(("yes", "no", "noanswer"))
+_VERDICTS = (
+    (SUPPORTS, re.compile(r"\bsupport(s|ed|ing)?\b|^true$")),
+    (REFUTES, re.compile(r"\brefut(e|es|ed|ing)\b|^false$")),
+    (NOT_ENOUGH_INFO, re.compile(r"\bnot enough\b|\binsufficient\b|\b(un|not )verifiable\b|^nei$")),
+)
+_DENIED = re.compile(r"\b(not|neither|cannot|never|nor)( \w+)? (support|refut)")
 
 
 def normalise(text: str) -> str:
@@ -31,6 +48,49 @@ def token_f1(prediction: str, answers: Sequence[str]) -> float:
     Where one side has no token left, the F1 is 1.0 if both have none and 0.0 otherwise. No answers: 0.0.
     """
     return max((_f1(normalise(prediction).split(), normalise(a).split()) for a in answers), default=0.0)
+
+
+def hotpot_f1(prediction: str, answers: Sequence[str]) -> float:
+    """As `token_f1`, but a yes, no or "noanswer" on either side has to be the whole of the other (HotpotQA)."""
+    given = normalise(prediction)
+    scores = []
+    for answer in answers:
+        wanted = normalise(answer)
+        closed = given in _CLOSED or wanted in _CLOSED
+        scores.append(float(given == wanted) if closed else _f1(given.split(), wanted.split()))
+    return max(scores, default=0.0)
+
+
+def token_set_f1(prediction: str, answers: Sequence[str]) -> float:
+    """As `token_f1`, of the sets of tokens: a word that is repeated counts once (arXiv 2610.06191)."""
+    given = sorted(set(normalise(prediction).split()))
+    return max((_f1(given, sorted(set(normalise(answer).split()))) for answer in answers), default=0.0)
+
+
+def verdict(text: str) -> str:
+    """The FEVER label that a text gives: SUPPORTS, REFUTES or NOT ENOUGH INFO; empty for none or several of them.
+
+    Any case, the usual forms ("supported", "refute", "NEI", "not enough information") and words around them; `true`
+    and `false` only if nothing else is said. A denied one ("not supported") is no label.
+    """
+    said = " ".join(re.sub(r"[\W_]+", " ", text.lower()).split())
+    found = [label for label, pattern in _VERDICTS if pattern.search(said)]
+    return found[0] if len(found) == 1 and not _DENIED.search(said) else ""
+
+
+def verdict_match(prediction: str, answers: Sequence[str]) -> bool:
+    """Whether the prediction gives the label of one of the answers; see `verdict`."""
+    given = verdict(prediction)
+    return given != "" and any(given == verdict(answer) for answer in answers)
+
+
+SCORES: Mapping[Score, Callable[[str, Sequence[str]], float]] = {
+    "exact": lambda prediction, answers: float(exact_match(prediction, answers)),
+    "f1": hotpot_f1,
+    "set-f1": token_set_f1,
+    "verdict": lambda prediction, answers: float(verdict_match(prediction, answers)),
+}
+"""How an answer may be scored, by name; each gives a number in [0, 1]."""
 
 
 def _f1(given: list[str], wanted: list[str]) -> float:

@@ -1,60 +1,130 @@
-"""Our own task layout: JSON lines, plain or gzipped, one task a line.
+"""Task files: our own layout, JSON lines, plain or gzipped, one task a line, and those of public sets.
 
     {"task_id": "t1", "group": "g1",
      "parts": [{"question": "Where does Ada live?", "answers": ["Brosk"]}],
      "paragraphs": [{"title": "Ada", "sentences": ["Ada lives in Brosk."]}],
      "attributes": {}}
 
-`paragraphs` and `attributes` may be left out. Other keys are refused, so that a misspelt one is not lost.
+`paragraphs` and `attributes` may be left out. Other keys are refused, so that a misspelt one is not lost. The other
+layouts are those of `environments.layouts`; which one a file has is told by its records.
 """
 
 from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import json
 import os
-import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from probecascade.environments.fields import fields_of, kind_of, list_of, text_of
+from probecascade.environments.layouts import Layout, layout_of, unknown
+from probecascade.environments.pages import Notes, PageFile, read_pages
+from probecascade.environments.reading import Record, read_records
 from probecascade.episode import Paragraph, Part, Task
-from probecascade.errors import DataError, UsageError
+from probecascade.errors import DataError
 
 _TASK_KEYS = ("task_id", "group", "parts", "paragraphs", "attributes")
+_LOOKED_AT = 50  # first records of a file that may tell its layout
 
 
-def load_tasks(path: str | os.PathLike[str]) -> list[Task]:
-    """Read all tasks of a `.jsonl` or `.jsonl.gz` file, in file order; blank lines are skipped.
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record of a task file: where it is, its task (None: it makes none), and what reading it brought to light.
 
-    Raises UsageError if the file cannot be opened; DataError, naming the line, if one is not a task or
-    repeats a task id, and if there is no task at all.
+    The last of `notes.faults` says why there is no task.
+    """
+
+    line: int
+    number: int
+    task: Task | None
+    notes: Notes
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFile:
+    """A task file under way: its layout and its entries, which are read as they are asked for, once."""
+
+    name: str
+    layout: Layout
+    entries: Iterator[Entry]
+
+
+def open_tasks(path: str | os.PathLike[str], pages: str | os.PathLike[str] | None = None) -> TaskFile:
+    """Find out the layout of a task file and begin to read it; `pages` is a file of pages beside it.
+
+    Raises UsageError if a file cannot be opened; DataError for a file without records, one in which none of the first
+    records has a layout that is read, and pages that are none.
     """
     file = Path(path)
-    tasks: list[Task] = []
-    first_seen: dict[str, int] = {}
-    for number, line in enumerate(_read(file).split(b"\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            task = _task(json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8")))
-        except UnicodeDecodeError as error:
-            raise DataError(f"{file.name}, line {number}: not UTF-8 text; save the file as UTF-8") from error
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{file.name}, line {number}: not JSON ({error}); write a task a line") from error
-        except DataError as error:
-            raise DataError(f"{file.name}, line {number}: {error}") from error
-        if task.task_id in first_seen:
-            raise DataError(
-                f"{file.name}, line {number}: task_id {task.task_id!r} is on line {first_seen[task.task_id]} "
-                "already; give every task an id of its own"
-            )
-        first_seen[task.task_id] = number
-        tasks.append(task)
-    if not tasks:
+    records = read_records(file)
+    first = list(itertools.islice(records, _LOOKED_AT))
+    if not first:
         raise DataError(f"{file.name} holds no task; write one JSON object a line")
+    sound = [record for record in first if not record.problem]
+    if not sound:
+        raise DataError(f"{file.name}, line {first[0].line}: {first[0].problem}")
+    layout = layout_of([record.value for record in sound])
+    if layout is None:
+        raise DataError(f"{file.name}, line {sound[0].line}: {unknown(sound[0].value)}")
+    beside = read_pages(pages) if pages is not None else None
+    return TaskFile(file.name, layout, _entries(itertools.chain(first, records), layout, beside))
+
+
+def load_tasks(path: str | os.PathLike[str], pages: str | os.PathLike[str] | None = None) -> list[Task]:
+    """All tasks of a file in any layout that is read, in file order; blank lines are skipped.
+
+    Raises UsageError if a file cannot be opened; DataError, naming the line, if a record is no task or
+    repeats a task id, and if there is no task at all. Faults that leave a task playable are not told here
+    (`describe_tasks` tells them).
+    """
+    return tasks_of(open_tasks(path, pages))
+
+
+def tasks_of(file: TaskFile) -> list[Task]:
+    """All tasks of an open file. DataError, naming the line, if a record makes none."""
+    tasks: list[Task] = []
+    for entry in file.entries:
+        if entry.task is None:
+            raise DataError(f"{file.name}, line {entry.line}: {entry.notes.faults[-1]}")
+        tasks.append(entry.task)
     return tasks
+
+
+def _entries(records: Iterable[Record], layout: Layout, pages: PageFile | None) -> Iterator[Entry]:
+    first_seen: dict[str, int] = {}
+    for record in records:
+        notes = Notes()
+        task = None
+        if record.problem:
+            notes.faults.append(record.problem)
+        else:
+            try:
+                task = _read(record.value, layout, notes, pages)
+                if task.task_id in first_seen:
+                    before = f"task_id {task.task_id!r} is on line {first_seen[task.task_id]} already"
+                    raise DataError(f"{before}; give every task an id of its own")
+                first_seen[task.task_id] = record.line
+            except DataError as error:
+                notes.faults.append(str(error))
+                task = None
+        yield Entry(record.line, record.number, task, notes)
+
+
+def _read(value: Any, layout: Layout, notes: Notes, pages: PageFile | None) -> Task:
+    if layout.read is None:
+        return _task(value)
+    # what the rest of the file has and this record lacks is said by its reader, which knows what it is for
+    if not isinstance(value, dict):
+        raise DataError(f"a record is {kind_of(value)}; give an object, as the records before it")
+    try:
+        return layout.read(value, notes, pages)
+    except KeyError as error:
+        raise DataError(f"the record has no {error}, which {layout.name} records have") from error
 
 
 def dump_tasks(tasks: Iterable[Task], path: str | os.PathLike[str]) -> int:
@@ -81,20 +151,6 @@ def dump_tasks(tasks: Iterable[Task], path: str | os.PathLike[str]) -> int:
     return len(lines)
 
 
-def _read(file: Path) -> bytes:
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        problem = f"the task file {file} cannot be read ({error.strerror})"
-        raise UsageError(f"{problem}; give a .jsonl or .jsonl.gz file") from error
-    if file.suffix != ".gz":
-        return content
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{file.name} is not a whole gzip file; fetch or build it again") from error
-
-
 def _gzipped(content: bytes) -> bytes:
     # not gzip.compress: its header names the operating system under some Python versions
     buffer = io.BytesIO()
@@ -114,21 +170,21 @@ def _record(task: Task) -> dict[str, Any]:
 
 
 def _task(record: object) -> Task:
-    fields = _fields(record, "a task", _TASK_KEYS, required=3)
-    parts = _list(fields["parts"], "'parts'")
+    fields = fields_of(record, "a task", _TASK_KEYS, required=3)
+    parts = list_of(fields["parts"], "'parts'")
     if not parts:
         raise DataError("'parts' is empty; a task needs at least one question with answers")
     attributes = fields.get("attributes", {})
     if not isinstance(attributes, dict):
-        raise DataError(f"'attributes' is {_kind(attributes)}; give an object")
-    paragraphs = tuple(_paragraph(page) for page in _list(fields.get("paragraphs", []), "'paragraphs'"))
+        raise DataError(f"'attributes' is {kind_of(attributes)}; give an object")
+    paragraphs = tuple(_paragraph(page) for page in list_of(fields.get("paragraphs", []), "'paragraphs'"))
     titles = [page.title for page in paragraphs]
     for title in titles:
         if titles.count(title) > 1:
             raise DataError(f"two pages are titled {title!r}; give each page of a task its own title")
     return Task(
-        task_id=_text(fields["task_id"], "'task_id'"),
-        group=_text(fields["group"], "'group'"),
+        task_id=text_of(fields["task_id"], "'task_id'"),
+        group=text_of(fields["group"], "'group'"),
         parts=tuple(_part(part) for part in parts),
         paragraphs=paragraphs,
         attributes=attributes,
@@ -136,48 +192,16 @@ def _task(record: object) -> Task:
 
 
 def _part(record: object) -> Part:
-    fields = _fields(record, "a part", ("question", "answers"), required=2)
-    answers = tuple(_text(answer, "an answer") for answer in _list(fields["answers"], "'answers'"))
+    fields = fields_of(record, "a part", ("question", "answers"), required=2)
+    answers = tuple(text_of(answer, "an answer") for answer in list_of(fields["answers"], "'answers'"))
     if not answers:
         raise DataError("'answers' is empty; give at least one answer that counts as right")
-    return Part(_text(fields["question"], "'question'"), answers)
+    return Part(text_of(fields["question"], "'question'"), answers)
 
 
 def _paragraph(record: object) -> Paragraph:
-    fields = _fields(record, "a paragraph", ("title", "sentences"), required=2)
-    sentences = _list(fields["sentences"], "'sentences'")
+    fields = fields_of(record, "a paragraph", ("title", "sentences"), required=2)
+    sentences = list_of(fields["sentences"], "'sentences'")
     if not all(isinstance(sentence, str) for sentence in sentences):
         raise DataError("'sentences' holds something that is no text; give a list of texts")
-    return Paragraph(_text(fields["title"], "'title'"), tuple(sentences))
-
-
-def _fields(record: object, what: str, keys: tuple[str, ...], required: int) -> dict[str, Any]:
-    """The record as a dict with the first `required` of `keys` present and no key outside them."""
-    if not isinstance(record, dict):
-        raise DataError(f"{what} is {_kind(record)}; give an object with {', '.join(keys)}")
-    for key in keys[:required]:
-        if key not in record:
-            raise DataError(f"{what} has no {key!r}; give an object with {', '.join(keys)}")
-    for key in record:
-        if key not in keys:
-            raise DataError(f"{what} has an unknown key {key!r}; give an object with {', '.join(keys)}")
-    return record
-
-
-def _list(value: object, what: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise DataError(f"{what} is {_kind(value)}; give a list")
-    return value
-
-
-def _text(value: object, what: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{what} is {_kind(value)}; give a text that is not blank")
-    return value
-
-
-def _kind(value: object) -> str:
-    kinds = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
-    if isinstance(value, str) and not value.strip():
-        return "blank"
-    return kinds.get(type(value), "a number")
+    return Paragraph(text_of(fields["title"], "'title'"), tuple(sentences))

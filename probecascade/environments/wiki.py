@@ -2,59 +2,80 @@
 
 from __future__ import annotations
 
-import difflib
-import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import asdict, dataclass
 
-from probecascade.environments.scoring import exact_match
+from probecascade.environments.scoring import SCORES, Score
+from probecascade.environments.searching import MATCHED_CHARACTERS, Pages, Search, fold, pages_of
 from probecascade.episode import Action, Foresight, Observation, Paragraph, Task
 from probecascade.errors import DataError, UsageError
 
 ECHOED_CHARACTERS = 60
-"""Longest piece of a search that is matched and echoed: the agent may repeat itself without end."""
+"""Longest piece of a search that is matched with titles and echoed: the agent may repeat itself without end."""
 
 SIMILAR_TITLES = 2
 
+_FORMS = {"search": "Search[title]", "lookup": "Lookup[keyword]", "finish": "Finish[answer]"}
+
 
 @dataclass(frozen=True, slots=True)
-class _Pages:
-    exact: dict[str, Paragraph]
-    folded: dict[str, Paragraph]
+class WikiSettings:
+    """How a wiki is searched and how its answers are scored: the arguments of `WikiEnvironment`."""
 
-
-def _fold(title: str) -> str:
-    return " ".join(unicodedata.normalize("NFC", title).casefold().split())
-
-
-@lru_cache(maxsize=512)
-def _index(paragraphs: tuple[Paragraph, ...]) -> _Pages:
-    pages = _Pages({}, {})
-    for page in paragraphs:
-        if page.title in pages.exact:
-            raise DataError(f"two pages are titled {page.title!r}; give each page of a task its own title")
-        pages.exact[page.title] = page
-        pages.folded.setdefault(_fold(page.title), page)
-    return pages
+    search: Search = "title"
+    lookup: bool = False
+    score: Score = "exact"
+    success_reward: float = 1.0
+    sentences: int | None = None
 
 
 class WikiEnvironment:
     """`search[title]` shows a page, `finish[answer]` closes the current part of the task.
 
-    A page is shown as its first `sentences` sentences (all of them if None), after "Title: " where the first one
-    does not name the title. A finish that
-    is not the last is answered with the next question and never says whether the answer was right. The
-    reward is 1.0 at the end if every part was answered right (exact match), else 0.0.
+    A page is shown as its first `sentences` sentences (all of them if None). `search` is how a page is found
+    (`environments.searching`); with `title` a page whose first sentence does not name its title is shown after
+    "Title: ", with the others every page after "[Title] ", since it need not be the one that was asked for.
+
+    With `lookup` there is a third tool, `lookup[keyword]`: the next sentence of the page found last that holds the
+    keyword in any case, as "(Result i / n) ...". The same keyword again goes on from there; another keyword and
+    another search begin anew.
+
+    A finish that is not the last is answered with the next question and never says whether the answer was right.
+    Every answer is scored by `score` (a key of `scoring.SCORES`); the reward at the end is the lowest score of a part,
+    in [0, 1], and the episode is doomed once an answer scores less than `success_reward`.
 
     One instance plays one episode at a time; the index of a task's pages is shared between instances.
     """
 
     tools: Sequence[str] = ("search", "finish")
 
-    def __init__(self, sentences: int | None = None) -> None:
+    def __init__(
+        self,
+        sentences: int | None = None,
+        *,
+        search: Search = "title",
+        lookup: bool = False,
+        score: Score = "exact",
+        success_reward: float = 1.0,
+    ) -> None:
         self.sentences = sentences
+        self.search: Search = search
+        self.score: Score = score
+        self.success_reward = success_reward
+        if lookup:
+            self.tools = ("search", "lookup", "finish")
         self._task: Task | None = None
+
+    @classmethod
+    def of(cls, settings: WikiSettings) -> WikiEnvironment:
+        """A wiki with these settings."""
+        return cls(**asdict(settings))
+
+    @property
+    def usage(self) -> str:
+        """The tools as an instruction names them: "Search[title] or Finish[answer]"."""
+        *others, last = (_FORMS[tool.lower()] for tool in self.tools)
+        return f"{', '.join(others)} or {last}"
 
     def reset(self, task: Task) -> str:
         """Start the task and return its first question.
@@ -67,11 +88,14 @@ class WikiEnvironment:
             if not part.question.strip() or not part.answers:
                 where = f"part {number} of task {task.task_id!r}"
                 raise DataError(f"{where} lacks a question or answers; give it one question and its answers")
-        self._pages = _index(task.paragraphs)
+        self._pages: Pages = pages_of(task.paragraphs)
         self._task = task
         self._closed = 0
+        self._reward = 1.0
         self._doomed = False
-        self._shown = [_fold(task.parts[0].question)]
+        self._page: Paragraph | None = None
+        self._keyword, self._hits = "", 0
+        self._shown = [fold(task.parts[0].question)]
         return task.parts[0].question
 
     def foresee(self, action: Action) -> Foresight:
@@ -89,7 +113,7 @@ class WikiEnvironment:
         return Foresight(events=(("part", part),), final=part == len(task.parts), checks=checks)
 
     def _checks(self, action: Action) -> dict[str, float]:
-        written, folded = action.argument.strip(), _fold(action.argument)
+        written, folded = action.argument.strip(), fold(action.argument)
         usable = action.valid and action.name in self.tools
         formed = usable and 0 < len(written) <= ECHOED_CHARACTERS and "\n" not in written
         seen = bool(folded) and any(folded in text for text in self._shown)
@@ -107,13 +131,17 @@ class WikiEnvironment:
             return Observation(f"Invalid action. {refusal}", "invalid", doomed=self._doomed)
         if action.name == "search":
             return self._search(action.argument)
+        if action.name == "lookup":
+            return self._lookup(action.argument)
         part = task.parts[self._closed]
         self._closed += 1
-        self._doomed = self._doomed or not exact_match(action.argument, part.answers)
+        score = SCORES[self.score](action.argument, part.answers)
+        self._reward = min(self._reward, score)
+        self._doomed = self._doomed or score < self.success_reward
         if self._closed < len(task.parts):
-            self._shown.append(_fold(task.parts[self._closed].question))
+            self._shown.append(fold(task.parts[self._closed].question))
             return Observation(task.parts[self._closed].question, "next_part", doomed=self._doomed)
-        return Observation("Finished.", "finish", True, 0.0 if self._doomed else 1.0, self._doomed)
+        return Observation("Finished.", "finish", True, self._reward, self._doomed)
 
     def _live_task(self) -> Task:
         if self._task is None:
@@ -126,27 +154,47 @@ class WikiEnvironment:
         if not action.valid:
             return action.problem
         if action.name not in self.tools:
-            return f"There is no tool {action.name!r}; use Search[...] or Finish[...]."
+            forms = " or ".join(f"{tool.capitalize()}[...]" for tool in self.tools)
+            return f"There is no tool {action.name!r}; use {forms}."
         if not action.argument.strip():
             tool = action.name.capitalize()
             return f"{tool}[] is empty; write something between the brackets."
         return ""
 
     def _search(self, argument: str) -> Observation:
-        page = self._pages.exact.get(argument.strip()) or self._pages.folded.get(_fold(argument))
+        self._keyword = ""
+        self._page = page = self._pages.find(argument, self.search)
         if page is None:
             return Observation(self._not_found(argument), "not_found", doomed=self._doomed)
         shown = Paragraph(page.title, page.sentences[: self.sentences]).text
         if not shown:
             return Observation(f"{page.title}: this page is empty.", "not_found", doomed=self._doomed)
-        if page.title not in page.sentences[0]:
+        if self.search != "title":
+            shown = f"[{page.title}] {shown}"
+        elif page.title not in page.sentences[0]:
             shown = f"{page.title}: {shown}"
-        self._shown.append(_fold(shown))
+        self._shown.append(fold(shown))
+        return Observation(shown, "content", doomed=self._doomed)
+
+    def _lookup(self, argument: str) -> Observation:
+        if self._page is None:
+            text = "There is no page to look in; search one first."
+            return Observation(text, "not_found", doomed=self._doomed)
+        keyword = fold(argument)[:MATCHED_CHARACTERS]
+        if keyword != self._keyword:
+            self._keyword, self._hits = keyword, 0
+        holding = [sentence.strip() for sentence in self._page.sentences if keyword in fold(sentence)]
+        if self._hits >= len(holding):
+            echoed = " ".join(argument.split())[:ECHOED_CHARACTERS]
+            text = f"No more results for {echoed}." if holding else f"{self._page.title} does not mention {echoed}."
+            return Observation(text, "not_found", doomed=self._doomed)
+        self._hits += 1
+        shown = f"(Result {self._hits} / {len(holding)}) {holding[self._hits - 1]}"
+        self._shown.append(fold(shown))
         return Observation(shown, "content", doomed=self._doomed)
 
     def _not_found(self, argument: str) -> str:
         asked = " ".join(argument.split())[:ECHOED_CHARACTERS]
-        close = difflib.get_close_matches(_fold(asked), list(self._pages.folded), n=SIMILAR_TITLES)
-        similar = ", ".join(self._pages.folded[key].title for key in close)
-        self._shown.append(_fold(similar))
-        return f"Could not find {asked}." + (f" Similar: {similar}." if similar else "")
+        titles = ", ".join(self._pages.similar(asked, SIMILAR_TITLES))
+        self._shown.append(fold(titles))
+        return f"Could not find {asked}." + (f" Similar: {titles}." if titles else "")
