@@ -41,6 +41,11 @@ _VERDICTS = (
     r"^(?:reward|Reward|REWARD) ?[=:] ?(?:True|False|[\d.]+)\b.*",
     r"^(?:Gold|Ground[- ]truth|GROUND TRUTH|Expected)(?: answer| label)?: .*",
 )
+# One of these stands in every verdict: looking for them first spares most texts the patterns.
+_HINTS = (
+    *("eward", "REWARD", "CORRECT", "Correct answer", "HALTED", "Trial summary", "Your score", "***", "You won!"),
+    *("out of a possible", "STATUS", "ENVIRONMENT", "TRIAL", "gt_answer", "Gold", "Ground", "GROUND", "Expected"),
+)
 _VERDICT = re.compile("|".join(f"(?:{pattern})" for pattern in _VERDICTS), re.MULTILINE)
 _SAYS_SUCCESS = re.compile(
     r"Answer is CORRECT\b|reward(?: =|[\"']:) ?(?:1(?:\.0+)?\b|True)|^STATUS: (?:OK|SUCCESS)|\* ?You have won"
@@ -62,13 +67,14 @@ _REFLECTION = re.compile(
 
 def verdicts(text: str) -> list[str]:
     """Every verdict in fixed words that stands in the text, as it stands there."""
+    if not any(hint in text for hint in _HINTS):
+        return []
     return [match.group().strip() for match in _VERDICT.finditer(text)]
 
 
 def without_verdicts(text: str) -> str:
     """The text with the verdicts cut out, and itself where it holds none."""
-    cut, found = _VERDICT.subn("", text)
-    return cut.strip() if found else text
+    return _VERDICT.sub("", text).strip() if verdicts(text) else text
 
 
 def without_reflections(text: str) -> str:

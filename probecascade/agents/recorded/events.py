@@ -27,7 +27,7 @@ def _turns_difference(record: Mapping[str, Any]) -> tuple[int, str]:
     first = turns[0] if isinstance(turns, list) and turns else {}
     inside = first if isinstance(first, Mapping) else {}
     return marks(
-        (isinstance(turns, list), f"'trajectory' is {kind_name(turns)} and no list"),
+        (isinstance(turns, list), f"'trajectory' is {kind_name(turns)}, not a list"),
         (bool(inside), "'trajectory' holds no objects"),
         (isinstance(inside.get("action"), str), "a turn of 'trajectory' has no 'action' that is a text"),
         (isinstance(inside.get("observation"), str), "a turn of 'trajectory' has no 'observation' that is a text"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from probecascade.agents.recorded.closing import Closed, closed, told_failed, verdicts, without_verdicts
-from probecascade.agents.recorded.draft import Draft, Layout, kind_name
+from probecascade.agents.recorded.draft import Draft, Layout, kind_name, text_of
 from probecascade.agents.recorded.events import OPENHANDS, SWE_AGENT
 from probecascade.agents.recorded.identity import identity
 from probecascade.agents.recorded.messages import MESSAGES
@@ -29,7 +29,8 @@ LONG_CHARACTERS = 400_000
 """Characters of a run, some 100,000 tokens, from which it is reported as long."""
 
 _ATTRIBUTES = ("dataset", "model", "source", "heldout", "trial", "seed", "temperature")
-_SAMPLE = 20
+_SAMPLE = 20  # records whose layout is looked at
+_KEYS = 8  # keys of a record that are named where its layout is unknown
 
 
 @dataclass
@@ -38,6 +39,7 @@ class Reading:
 
     layout: Layout
     name: str
+    records: int = 0  # with those that are left out
     runs: list[RecordedRun] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
@@ -50,6 +52,7 @@ class Reading:
 
     def take(self, line: int, record: object) -> None:
         """Add a record, as a run or as a fault."""
+        self.records += 1
         difference = self.layout.difference(record)[1] if isinstance(record, Mapping) else f"it is {kind_name(record)}"
         if difference or not isinstance(record, Mapping):
             return self._fault(line, f"no record of the layout {self.layout.name!r} ({difference}): left out")
@@ -163,9 +166,10 @@ def _detected(file: Path, records: list[tuple[int, Any]]) -> Layout:
         return _LAYOUTS[found.most_common(1)[0][0]]
     line, record = sample[0]
     nearest = max(_LAYOUTS.values(), key=lambda layout: layout.difference(record)[0])
+    keys = ", ".join(text_of(key) for key in list(record)[:_KEYS]) or "no keys"
     raise DataError(
         f"{file.name} is of no known layout: tried {', '.join(LAYOUTS)}; the nearest is {nearest.name!r}, but on line "
-        f"{line} {nearest.difference(record)[1]}; rewrite the records in one of these layouts."
+        f"{line} (with {keys}) {nearest.difference(record)[1]}; rewrite the records in one of these layouts."
     )
 
 

@@ -35,7 +35,7 @@ def _first_step(record: Mapping[str, Any]) -> Mapping[str, Any]:
 def _fields_difference(record: Mapping[str, Any]) -> tuple[int, str]:
     steps, first = record.get("steps"), _first_step(record)
     return marks(
-        (isinstance(steps, list), f"'steps' is {kind_name(steps)} and no list"),
+        (isinstance(steps, list), f"'steps' is {kind_name(steps)}, not a list"),
         (not steps or bool(first), "'steps' holds no objects"),
         (not steps or "action" in first, "a step has no 'action'"),
     )
@@ -79,7 +79,7 @@ def _round(step: Mapping[str, Any]) -> RecordedStep:
 def _numbers_difference(record: Mapping[str, Any]) -> tuple[int, str]:
     steps, first = record.get("steps"), _first_step(record)
     return marks(
-        (isinstance(steps, list), f"'steps' is {kind_name(steps)} and no list"),
+        (isinstance(steps, list), f"'steps' is {kind_name(steps)}, not a list"),
         (bool(first), "'steps' holds no objects"),
         ("text" in first, "a step has no 'text'"),
         ("completion_tokens" in first, "a step has no 'completion_tokens'"),
