@@ -48,8 +48,9 @@ def evaluate(
     refuse_run(cascade)
     from probecascade.cli.tables import backtest_record, backtest_text, print_json, say
     from probecascade.evaluation import Resampling, backtest_run, modes_of_aborts
-    from probecascade.evaluation.backtest import left_out
+    from probecascade.evaluation.backtest import chosen_episodes, left_out
     from probecascade.policies import Cascade
+    from probecascade.policies.gates import quiet_gates
     from probecascade.store import Run
     from probecascade.thresholds.promise import counted
 
@@ -59,6 +60,14 @@ def evaluate(
         loaded, stored, part, force=force, billing=billing, explored=explored, resampling=Resampling(seed=seed)
     )
     note = left_out(loaded, stored, split, explored=explored)
+    kind = f"{'explored ' if explored else ''}{'' if split == 'all' else split + ' '}episode"
+    quiet = quiet_gates(
+        stored,
+        loaded.gates,
+        chosen_episodes(loaded, stored, split, explored=explored),
+        of=f"{kind}s",
+        gate_answers=loaded.gate_answers,
+    )
     likely = modes_of_aborts(loaded, stored, split, explored=explored)
     if as_json:
         shown = backtest_record(result, loaded) | ({"aborts_by_likely_mode": likely} if likely else {})
@@ -70,17 +79,17 @@ def evaluate(
                 "explored": explored,
                 **shown,
                 "note": note or None,
+                "gate_notes": quiet,
             }
         )
         return
     total = result.doomed + result.successes
-    kind = f"{'explored ' if explored else ''}{'' if split == 'all' else split + ' '}episode"
     typer.echo(
         f"{counted(total, 'labelled ' + kind)} of {run}: "
         f"{counted(result.doomed, 'failure')}, {counted(result.successes, 'success')}"
     )
-    if note:
-        say(f"note: {note}")
+    for sentence in ([note] if note else []) + quiet:
+        say(f"note: {sentence}")
     typer.echo("")
     typer.echo(backtest_text(result, loaded))
     for mode, truth in sorted(likely.items()):

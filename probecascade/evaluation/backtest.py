@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from probecascade.errors import DataError, NothingToDoError
 from probecascade.intervals import DEFAULT, Resampling
-from probecascade.policies import Cascade, Coin, score_run
+from probecascade.policies import Cascade, Coin, GateTable, score_run
 from probecascade.policies.billing import Accounts, check_billing
 from probecascade.policies.explore import explored_episodes, stopped_episodes
 from probecascade.store import Run
@@ -29,6 +29,7 @@ def backtest_run(
     billing: str = "tokens",
     explored: bool = False,
     resampling: Resampling = DEFAULT,
+    scored: GateTable | None = None,
 ) -> Backtest:
     """What `cascade` would have done to the labelled episodes of a stored run.
 
@@ -37,13 +38,13 @@ def backtest_run(
     the gates; "whole rounds" is the looser convention of published code, for comparison. `billing="api"` adds
     "billed", in which every call pays for its whole prompt again.
     `explored` keeps only those that the run's exploration let run to their end, a fair sample where a policy stopped
-    others. CascadeError if the run was
-    made with another model (unless `force`), NothingToDoError if no labelled episode is left, DataError on
+    others. `scored`: what `score_run` gives for this cascade and run, where that is known already.
+    CascadeError if the run was made with another model (unless `force`), NothingToDoError if no labelled episode is left, DataError on
     overlap.
     """
     cascade.check_fits(run.header, force=force)
     chosen = chosen_episodes(cascade, run, split, explored=explored)
-    table = score_run(run, cascade.gates, gate_answers=cascade.gate_answers)
+    table = scored or score_run(run, cascade.gates, gate_answers=cascade.gate_answers)
     episodes = run.episodes
     columns = {
         "tokens": (table.tokens_after, episodes.tokens),

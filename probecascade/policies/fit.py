@@ -20,6 +20,7 @@ from probecascade.policies.gates import (
     gates_for_keep,
     gates_for_recalls,
     order_warnings,
+    quiet_gates,
     with_thresholds,
 )
 from probecascade.policies.probing import FitRow, GateFit, GateFitter, ProbeSettings
@@ -53,7 +54,8 @@ BoolArray = NDArray[np.bool_]
 class FitResult:
     """A cascade, the table of its gates, the calibration of its thresholds, and what a user should know.
 
-    `teachers`: out-of-fold scores of the fit episodes at the gates, which shaped the thresholds.
+    `teachers`: out-of-fold scores of the fit episodes at the gates, which shaped the thresholds. `scored`: all
+    episodes of the run at the gates, as `score_run` gives them.
     """
 
     cascade: Cascade
@@ -61,6 +63,7 @@ class FitResult:
     calibration: Calibration
     warnings: tuple[str, ...]
     teachers: GateScores
+    scored: GateTable
     prediction: str | None = None  # whether keep and catch together are likely to be certified, said beforehand
 
     @property
@@ -125,14 +128,14 @@ def fit_cascade(
     tried = run.layers if layers is None else resolve_layers(layers, n_layers_of(run.header))
     fitting = GateFitter(run, probe, tried, data.fit, seed, gate_answers, fitter)
     fits = [fitting.at(name) for name in names]
-    table = score_run(run, [fit.row.gate for fit in fits], gate_answers=gate_answers)
+    table = plain = score_run(run, [fit.row.gate for fit in fits], gate_answers=gate_answers)
     if check_billing(billing) == "api":
         table = replace(table, tokens_after=Accounts(run).billed_after(names, gate_answers=gate_answers))
     teachers = _teachers(table, data, fits)
     if gates == "auto":
         columns = list(choose_gates(teachers, targets, keep_target, max_gates=len(targets) or max_gates, seed=seed))
         fits, names = [fits[c] for c in columns], tuple(names[c] for c in columns)
-        table, teachers = table.columns(columns), teachers.columns(columns)
+        table, plain, teachers = table.columns(columns), plain.columns(columns), teachers.columns(columns)
     passed_on: list[str] = []
     if survivors:
         fits, passed_on = refit_survivors(fitting, fits, table, catch=dict(enumerate(targets)), keep=keep_target)
@@ -167,11 +170,16 @@ def fit_cascade(
     notes = [
         *data.warnings,
         *passed_on,
-        *order_warnings(names, table),
+        # Of catch targets the calibration itself says what another order does to them.
+        *([] if targets else order_warnings(names, table)),
+        *quiet_gates(
+            run, [row.gate for row in rows], data.calibrate, of="calibration episodes", gate_answers=gate_answers
+        ),
         *calibration.notes,
         *unreached(rows, calibration),
     ]
-    return FitResult(cascade, rows, calibration, tuple(notes), teachers, prediction)
+    scored = replace(plain, scores=table.scores)
+    return FitResult(cascade, rows, calibration, tuple(notes), teachers, scored, prediction)
 
 
 def check_fittable(run: Run, split_seed: int, shares: tuple[int, int, int]) -> None:

@@ -15,6 +15,8 @@ from probecascade.store import Run
 from probecascade.thresholds import Calibration, needed, percent
 from probecascade.thresholds.promise import counted
 
+BoolArray = NDArray[np.bool_]
+
 MIN_CLASS = 20
 """Episodes of each class below which nothing is set without being asked for: of the fit episodes that reach a
 checkpoint, for it to become a gate of a keep target by itself, and of new ones, for `recalibrate`."""
@@ -111,6 +113,41 @@ def order_warnings(names: Sequence[str], table: GateTable) -> list[str]:
                 f"{counted(swapped, 'episode')} reach{'es' if swapped == 1 else ''} "
                 f"{names[g]} before {names[g - 1]}: cumulative counts go by the "
                 "order in which the gates were given."
+            )
+    return found
+
+
+def looked_at(run: Run, gates: Sequence[Gate]) -> BoolArray:
+    """(n_episodes, n_gates): whether the episode reaches the gate and the gate looks there."""
+    looked = np.zeros((len(run), len(gates)), dtype=np.bool_)
+    for g, gate in enumerate(gates):
+        if gate.checkpoint in run.checkpoint_names:
+            rows = run.rows(gate.checkpoint)
+            looked[rows.episode, g] = gate.looks(rows.signals)
+    return looked
+
+
+def quiet_gates(run: Run, gates: Sequence[Gate], rows: BoolArray, *, of: str, gate_answers: bool = False) -> list[str]:
+    """A sentence for each gate that scores none of these episodes, or too few by its trigger to be judged.
+
+    rows: (n_episodes,) bool. of: how to call them, such as `calibration episodes`.
+    """
+    reached = ~np.isnan(spending_after(run, [gate.checkpoint for gate in gates], gate_answers=gate_answers).scores)
+    looked = looked_at(run, gates) & reached
+    found, n = [], int(rows.sum())
+    for g, gate in enumerate(gates):
+        came, seen = (int(of_gate[rows, g].sum()) for of_gate in (reached, looked))
+        if not came:
+            ending = "" if gate_answers else " with anything left to do"
+            found.append(
+                f"none of the {n} {of} come to {gate.checkpoint}{ending}: nothing is known of that gate, and its zeros "
+                "are no result."
+            )
+        elif gate.trigger is not None and seen < MIN_CLASS:
+            which = "none" if not seen else f"only {seen}"
+            found.append(
+                f"the trigger of {gate.checkpoint} ({gate.trigger}) looks at {which} of the {came} {of} that come "
+                "there: too few to say what the gate does; give it a larger share."
             )
     return found
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probecascade.errors import CascadeError
+from probecascade.errors import CascadeError, DataError
 from probecascade.policies.cascade import Cascade, Gate
 from probecascade.policies.fit import FitResult, unreached
-from probecascade.policies.gates import with_thresholds
+from probecascade.policies.gates import looked_at as looked_at
+from probecascade.policies.gates import quiet_gates, with_thresholds
 from probecascade.policies.trigger import Trigger, TriggerShare
 from probecascade.store import Run
 from probecascade.thresholds import GateScores, calibrate, feasibility
@@ -26,7 +26,8 @@ def look_less(fitted: FitResult, run: Run, wanted: TriggerShare, *, seed: int = 
     Probes stay as they are: they were fitted on all fit episodes that reach their gate. Triggers are learnt on
     these too. Where a gate does not look, the calibration episodes have no score, which is what they have live. Which
     checkpoints are gates was settled before. `run` is the one that `fitted` comes from; `seed` is that of the
-    calibration. CascadeError for another run, or gates that have triggers already.
+    calibration. CascadeError for another run, or gates that have triggers already; DataError where no
+    gate looks at any calibration episode.
     """
     cascade, old = fitted.cascade, fitted.calibration
     if any(gate.trigger is not None for gate in cascade.gates):
@@ -38,6 +39,9 @@ def look_less(fitted: FitResult, run: Run, wanted: TriggerShare, *, seed: int = 
     gates = [replace(gate, trigger=_learn(run, gate, fit, cascade.gate_answers, wanted)) for gate in cascade.gates]
     looked = looked_at(run, gates)
     data, teachers = _masked(old.data, looked[certifying]), _masked(fitted.teachers, looked[fit])
+    quiet = quiet_gates(run, gates, certifying, of="calibration episodes", gate_answers=cascade.gate_answers)
+    if np.isnan(data.scores).all():
+        raise DataError(f"with these triggers no gate looks at any calibration episode: {quiet[0]}")
     arrays = (data.scores, data.failed, old.groups, data.cost_after)
     options: dict[str, Any] = {
         "catch": dict(old.targets.catch) or None,
@@ -59,19 +63,11 @@ def look_less(fitted: FitResult, run: Run, wanted: TriggerShare, *, seed: int = 
         calibration={**cascade.calibration, **found.record()},
         provenance=cascade.provenance,
     )
-    past = {*old.notes, *unreached(fitted.table, old)}
-    notes = [note for note in fitted.warnings if note not in past]
-    return FitResult(renewed, table, found, (*notes, *found.notes, *unreached(table, found)), teachers, prediction)
-
-
-def looked_at(run: Run, gates: Sequence[Gate]) -> BoolArray:
-    """(n_episodes, n_gates): whether the episode reaches the gate and the gate looks there."""
-    looked = np.zeros((len(run), len(gates)), dtype=np.bool_)
-    for g, gate in enumerate(gates):
-        if gate.checkpoint in run.checkpoint_names:
-            rows = run.rows(gate.checkpoint)
-            looked[rows.episode, g] = gate.looks(rows.signals)
-    return looked
+    past = {*old.notes, *unreached(fitted.table, old), *quiet}
+    notes = [*(note for note in fitted.warnings if note not in past), *quiet]
+    told = (*notes, *found.notes, *unreached(table, found))
+    scored = replace(fitted.scored, scores=np.where(looked, fitted.scored.scores, np.nan))
+    return FitResult(renewed, table, found, told, teachers, scored, prediction)
 
 
 def _learn(run: Run, gate: Gate, fit: BoolArray, gate_answers: bool, wanted: TriggerShare) -> Trigger:

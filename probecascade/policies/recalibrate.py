@@ -104,7 +104,7 @@ def recalibrate(
     notes = [
         *_lost_promise(stored, calibration.record()),
         *sample.notes,
-        *order_warnings([gate.checkpoint for gate in cascade.gates], table),
+        *([] if catch else order_warnings([gate.checkpoint for gate in cascade.gates], table)),
         *calibration.notes,
     ]
     return Recalibration(

@@ -317,7 +317,10 @@ def _refuse_one_class(data: GateScores) -> None:
             "thresholds need both."
         )
     if np.isnan(data.scores).all():
-        raise DataError("no episode reached any gate: all scores are NaN.")
+        raise DataError(
+            "none of the calibration episodes has a score at any gate (NaN: the gate was not reached, or did not look). "
+            "Give gates that some of them reach."
+        )
 
 
 def _teachers(

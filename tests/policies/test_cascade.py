@@ -336,7 +336,7 @@ def test_a_record_stripped_to_the_first_format_is_refused(tmp_path: Path) -> Non
     del record["digest"], record["gates"][0]["taps"]
     stripped = record | {"format": 1, "promise": "All successes are kept."}
     (path / "cascade.json").write_text(json.dumps(stripped))
-    with pytest.raises(CascadeError, match="says format 1, and probes.safetensors is of format 3"):
+    with pytest.raises(CascadeError, match=r"says format 1, and probes\.safetensors is of format 3"):
         Cascade.load(path)
 
 

@@ -130,7 +130,12 @@ def test_a_target_out_of_reach_is_said_and_does_not_fail(run: Run) -> None:
 
 def test_gates_that_come_in_another_order_are_warned_of(run: Run) -> None:
     result = fit_cascade(run, recalls="0.3,0.5", gates=["action:3", "part:1"], fitter=QUICK)
-    assert any("reach part:1 before action:3" in warning for warning in result.warnings)
+    told = [warning for warning in result.warnings if "part:1" in warning and "action:3" in warning]
+    assert told == []  # no second time in other words
+    (note,) = [warning for warning in result.warnings if "only after a later one" in warning]
+    assert "failed episodes reach a gate up to action:3" in note
+    kept = fit_cascade(run, keep="0.9", gates=["action:3", "part:1"], fitter=QUICK)
+    assert any("reach part:1 before action:3" in warning for warning in kept.warnings)
 
 
 def test_the_surface_baseline_reads_signals_only(run: Run) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +9,19 @@ from doubtful_runs import make_doubtful_run
 from made_runs import make_run
 
 from probecascade.episode import Recording
-from probecascade.errors import CascadeError, UsageError
+from probecascade.errors import CascadeError, DataError, UsageError
 from probecascade.evaluation import failure_mode, failure_modes, modes_of_aborts, replay_policy
-from probecascade.policies import Cascade, FitResult, TriggerShare, fit_cascade, fit_modes, look_less, score_run
+from probecascade.policies import (
+    Cascade,
+    FitResult,
+    Trigger,
+    TriggerShare,
+    fit_cascade,
+    fit_modes,
+    look_less,
+    score_run,
+)
+from probecascade.policies.gates import quiet_gates
 from probecascade.probes import LogisticFitter
 from probecascade.store import Run, assign_split
 from probecascade.thresholds import calibrate
@@ -150,3 +161,27 @@ def test_what_cannot_be_told_apart_is_noted(run: Run, fitted: FitResult) -> None
     assert all(gate.modes is None for gate in found.cascade.gates)
     with pytest.raises(UsageError, match="3 modes were given for 240"):
         fit_modes(fitted.cascade, run, modes[:3])
+
+
+def test_gates_that_say_nothing_are_named_in_words(run: Run, fitted: FitResult) -> None:
+    certifying = split(run, "calibrate")
+    never, seldom = Trigger("entropy_mean", "above", 1e9), TriggerShare.parse("entropy_mean:0.05")
+    gates = [replace(gate, trigger=never) for gate in fitted.cascade.gates[:1]]
+    far = replace(gates[0], checkpoint="action:9", taps=(), trigger=None)
+    unseen, blind = quiet_gates(run, [far, *gates], certifying, of="calibration episodes")
+    n = int(certifying.sum())
+    assert unseen.startswith(f"none of the {n} calibration episodes come to action:9 with anything left to do")
+    assert f"looks at none of the {n} calibration episodes" in blind
+    less = look_less(fitted, run, seldom)
+    told = [note for note in less.warnings if "the trigger of" in note]
+    assert len(told) == len(GATES)
+    assert all("looks at only" in note or "looks at none" in note for note in told)
+    assert quiet_gates(run, fitted.cascade.gates, certifying, of="calibration episodes") == []
+
+
+def test_triggers_that_leave_no_calibration_episode_are_refused_in_words(
+    run: Run, fitted: FitResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TriggerShare, "learn", lambda *_: Trigger("entropy_mean", "above", 1e9))
+    with pytest.raises(DataError, match="no gate looks at any calibration episode: the trigger of action:1"):
+        look_less(fitted, run, HALF)

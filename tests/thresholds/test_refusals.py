@@ -50,7 +50,7 @@ ARRAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "labels with a gap": ("not booleans", {"failed": [True, False, None, True]}),
     "none failed": ("0 failed and 4 successful", {"failed": np.zeros(4, dtype=bool)}),
     "all failed": ("4 failed and 0 successful", {"failed": np.ones(4, dtype=bool)}),
-    "no gate reached": ("no episode reached any gate", {"scores": SCORES * NAN}),
+    "no gate reached": ("none of the calibration episodes has a score at any gate", {"scores": SCORES * NAN}),
     "cost missing where a gate was reached": ("finite cost", {"cost_after": changed(COSTS, (0, 0), NAN)}),
     "negative cost": ("cost >= 0", {"cost_after": changed(COSTS, (0, 0), -1.0)}),
     "infinite cost": ("finite", {"cost_after": changed(COSTS, (0, 0), INF)}),
