@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from probecascade.agents.layout import tokens_for
 from probecascade.agents.parser import ParsedTurn, parse_turn, turn_is_complete
 from probecascade.agents.record import EpisodeRecord
 from probecascade.agents.templates import Template
@@ -136,7 +137,7 @@ class ReActAgent:
             yield from self._sample(record, environment, tools, rng, _at_label, resume=True)
             found = parse_turn(self.model.decode(record.turn_ids), tools)
             if found.label is not None:
-                place = max(_tokens_for(self.model, record.turn_ids, found.thought_end), 1) - 1
+                place = max(tokens_for(self.model, record.turn_ids, found.thought_end), 1) - 1
                 decision = yield from self._look(record, record.mark_thought(place, found.thought))
                 if decision.action != "continue":
                     return found, decision
@@ -248,7 +249,7 @@ class _Stop:
         if mark is None:
             return None
         end, self.reason = mark
-        return max(0, _tokens_for(self.agent.model, everything, end) - len(self.before))
+        return max(0, tokens_for(self.agent.model, everything, end) - len(self.before))
 
 
 def _at_end(text: str, tools: Sequence[str]) -> tuple[int, str] | None:
@@ -268,11 +269,3 @@ def _at_label(text: str, tools: Sequence[str]) -> tuple[int, str] | None:
 def _ends_with_label(text: str) -> bool:
     line = text.rsplit("\n", 1)[-1].strip().lower()
     return line.startswith("action") and line.endswith(":")
-
-
-def _tokens_for(model: LanguageModel, ids: Sequence[int], end: int) -> int:
-    """The fewest first ids whose text covers `end` characters: one token may hold the end and surplus after it."""
-    count = len(ids)
-    while count > 0 and len(model.decode(ids[: count - 1])) >= end:
-        count -= 1
-    return count

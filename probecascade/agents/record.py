@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -81,7 +81,7 @@ class EpisodeRecord:
     def _reset_turn(self) -> None:
         self.turn_ids: list[int] = []
         self._turn_start = len(self._ids)
-        self._turn_states: list[Vector] = []
+        self._turn_states: dict[int, Vector] = {}  # by entry of `turn_ids`
         self._logprobs: list[float] = []
         self._entropies: list[float] = []
         self._forced = 0
@@ -143,22 +143,33 @@ class EpisodeRecord:
     def force(self, ids: Sequence[int], fed: Fed) -> None:
         """Ids that the harness put at the head of the turn; they were not drawn and have no log-probability."""
         self._forced = len(ids)
-        self._extend(ids, fed.states, fed.seconds)
+        self._extend(ids, dict(enumerate(fed.states, len(self.turn_ids))), fed.seconds)
 
     def take(self, turn: Turn, reason: str) -> None:
         """Add what was sampled. `reason` says why the turn ended there; empty if it may go on and has room to."""
         self._logprobs += turn.logprobs.tolist()
         self._entropies += turn.entropies.tolist()
-        self._extend(turn.ids, turn.states, turn.seconds)
+        self._extend(turn.ids, dict(enumerate(turn.states, len(self.turn_ids))), turn.seconds)
         self._reason = reason or ("" if self.turn_room else "turn_limit")
         self.turn_over = bool(self._reason)
 
-    def _extend(self, ids: Sequence[int], states: NDArray[np.float32], seconds: float) -> None:
+    def read(self, ids: Sequence[int], states: Mapping[int, Vector], fed: Fed, reason: str) -> None:
+        """Add a turn that was read, not sampled: `states` by entry of `ids`, probabilities of all its ids in `fed`."""
+        self._logprobs += fed.logprobs.tolist()
+        self._entropies += fed.entropies.tolist()
+        self._extend(ids, states, fed.seconds)
+        self._reason = reason
+
+    def _extend(self, ids: Sequence[int], states: Mapping[int, Vector], seconds: float) -> None:
+        self._turn_states |= states
         self.turn_ids += ids
         self._ids += ids
         self._generated += len(ids)
-        self._turn_states += list(states)
         self._seconds = seconds
+
+    def leave_unread(self) -> None:
+        """Take the ids after the prompt out: a reader never saw them. What they cost stays counted."""
+        del self._ids[self._prompt_tokens :]
 
     def close_turn(self, parsed: ParsedTurn, foresight: Foresight) -> None:
         self._parsed, self._foresight = parsed, foresight
@@ -191,7 +202,7 @@ class EpisodeRecord:
     def observe(self, parsed: ParsedTurn, observation: Observation) -> None:
         action = parsed.action
         self._calls += action.valid and action.name != "finish"
-        self._failed += observation.kind == "tool_error"
+        self._failed += observation.kind == "tool_error" or (action.valid and observation.kind == "invalid")
         self._not_found += observation.kind == "not_found"
         self._add_step(observation.text, observation.kind)
         if observation.doomed and self._doomed is None:
@@ -243,11 +254,14 @@ class EpisodeRecord:
         return self._mark("thought", self.round, len(self.turn_ids) - 1 - place, self._turn_states[place])
 
     def turn_marks(self) -> Generator[Moment, None, None]:
-        """The checkpoints at the turn's last id: `action`, then the events that the environment foresees."""
+        """The checkpoints at the turn's last id: `action`, events that the environment foresees, `turn_mean`."""
         if not self.turn_ids:
             return
         for kind, index in (("action", self.round), *self._foresight.events):
-            yield self._mark(kind, index, 0, self._turn_states[-1])
+            yield self._mark(kind, index, 0, self._turn_states[len(self.turn_ids) - 1])
+        if "turn_mean" in self.settings.checkpoints:
+            pooled = np.stack(list(self._turn_states.values())).mean(axis=0, dtype=np.float64)
+            yield self._mark("turn_mean", self.round, 0, pooled.astype(np.float32))
 
     def _mark(self, kind: str, index: int, back: int, state: Vector) -> Moment:
         """`back` counts ids between the checkpoint's and the conversation's last."""

@@ -45,6 +45,11 @@ WORDINGS: Mapping[str, Wording] = {
 }
 """Wordings by name. The engine keeps the encoded heads of four at a time."""
 
+WATCHED = "An agent works on a task: it thinks, acts, and reads what its tools answer."
+"""What an observing model is told before a recorded run: nothing about the tools, which each agent has of its own."""
+
+OPENING = "Thought:"
+
 _QUESTION, _TURN, _OBSERVATION = "QUESTION7531", "TURN7531", "OBSERVATION7531"
 
 
@@ -111,19 +116,46 @@ def chat_template(
     """
     said = WORDINGS[wording]
     system = said.instruction + "Worked examples:\n\n" + _worked(examples, said.label).strip()
-    asked = [{"role": "system", "content": system}, {"role": "user", "content": f"{said.label}: {_QUESTION}"}]
-    opening = render(asked)
+    return _chat(system, said.label, OPENING, render)
+
+
+def recorded_template(opening: str, instruction: str = WATCHED) -> Template:
+    """Continuous text for the runs of other agents, without worked examples.
+
+    `opening` is what stands before every turn on its line: nothing where the turns bring their own labels.
+    """
+    return Template(
+        name="plain",
+        head=f"{instruction.rstrip()}\n\n",
+        first="Question: ",
+        question="\nQuestion: ",
+        observation="\nObservation: ",
+        cue=f"\n{opening}",
+        finish="",
+    )
+
+
+def recorded_chat_template(
+    opening: str, render: Callable[[list[dict[str, str]]], str], instruction: str = WATCHED
+) -> Template:
+    """The model's own chat format for the runs of other agents; raises UsageError as `chat_template` does."""
+    return _chat(instruction.rstrip(), "Question", opening, render)
+
+
+def _chat(system: str, label: str, opening: str, render: Callable[[list[dict[str, str]]], str]) -> Template:
+    asked = [{"role": "system", "content": system}, {"role": "user", "content": f"{label}: {_QUESTION}"}]
+    start = render(asked)
     following = render([*asked, {"role": "assistant", "content": _TURN}, {"role": "user", "content": _OBSERVATION}])
-    if opening.count(_QUESTION) != 1 or following.count(_TURN) != 1 or following.count(_OBSERVATION) != 1:
+    if start.count(_QUESTION) != 1 or following.count(_TURN) != 1 or following.count(_OBSERVATION) != 1:
         raise UsageError("the model's chat template alters the messages it is given; use the template 'plain'.")
-    head, after = opening.split(_QUESTION)
+    head, after = start.split(_QUESTION)
     between, cue = following.split(_TURN)[1].split(_OBSERVATION)
     return Template(
         name="chat",
         head=head,
         first="",
-        question=f"{between}{said.label}: ",
+        question=f"{between}{label}: ",
         observation=f"{between}Observation: ",
-        cue=f"{cue}Thought:" if cue == after else f"{after}Thought:",
+        cue=f"{cue}{opening}" if cue == after else f"{after}{opening}",
         finish=" I will answer now.\nAction: Finish[",
     )

@@ -1,10 +1,10 @@
-"""`probecascade extract`: run the agent on a recipe's tasks and keep its hidden states."""
+"""`probecascade extract`: run the agent on a recipe's tasks, or read recorded runs, and keep the hidden states."""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,17 +25,33 @@ _CHARACTERS = 3  # of a token in worked examples full of names
 
 
 def extract(
-    recipe: Annotated[Path, typer.Argument(help="The recipe, such as extract/quickstart.toml.")],
+    recipe: Annotated[
+        Path | None, typer.Argument(help="The recipe, such as extract/quickstart.toml; --replay does without.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Folder of the run; it must not exist yet.")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in that folder: only what it lacks is played.")
     ] = False,
+    replay: Annotated[
+        Path | None, typer.Option(help="Read the runs that other agents recorded in this file, and play nothing.")
+    ] = None,
+    layout: Annotated[str | None, typer.Option(help="Layout of that file, where it is not found by itself.")] = None,
+    where: Annotated[
+        list[str] | None, typer.Option(help="Take its runs with this attribute=value only; may be repeated.")
+    ] = None,
+    template: Annotated[
+        str | None, typer.Option(help="How its runs are laid out: plain text, or the model's chat format.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(help="Tokens read of a run at most: the prompt and the latest whole rounds that fit are kept."),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say how many episodes and bytes it would be, and stop.")
     ] = False,
-    limit: Annotated[int | None, typer.Option(help="Take the first so many tasks only.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Take the first so many tasks (or recorded runs) only.")] = None,
     layers: Annotated[str | None, typer.Option(help="Layers to keep instead of the recipe's, such as 0,10,-1.")] = None,
     model: Annotated[
         str | None, typer.Option(help="Model instead of the recipe's: a name, folder, .gguf file or hub id.")
@@ -50,7 +66,8 @@ def extract(
     """Run the agent on a recipe's tasks and keep its hidden states.
 
     Every episode is stored with its transcript, its outcome and one state per checkpoint and layer. Ctrl-C
-    keeps what is stored and says how to go on.
+    keeps what is stored and says how to go on. With --replay the model plays nothing: it reads, once, the runs
+    that other agents recorded, and its states are kept at the same checkpoints.
 
     Examples:
 
@@ -59,17 +76,28 @@ def extract(
       probecascade extract extract/quickstart.toml -o runs/small --limit 20 --layers 0,10,-1
 
       probecascade extract extract/quickstart.toml --dry-run
+
+      probecascade extract --replay trajectories.jsonl.gz -o runs/theirs --layers 10,20,-1
     """
     options = {
         "--limit": limit, "--layers": layers, "--model": model, "--revision": revision,
         "--dtype": dtype, "--device": device, "--slots": slots, "--seed": seed,
+        "--replay": replay, "--layout": layout, "--template": template, "--max-tokens": max_tokens,
     }  # fmt: skip
-    chosen = read_extract(recipe)
+    chosen = _recipe(recipe, options | {"--where": where}, dry_run)
     if model is not None and revision is None:
         chosen = changed_model(chosen, model)
     chosen = changed(chosen, "model", name=model, revision=revision, dtype=dtype, device=device)
     chosen = changed(chosen, "agent", slots=_positive(slots), seed=seed)
     chosen = changed(chosen, "capture", layers=parse_layers(layers))
+
+    if replay is not None:
+        from probecascade.cli.replay import with_options
+
+        chosen = with_options(chosen, template, max_tokens)
+        folder = _folder(output, resume)
+        again = _again(recipe, folder, options, where)
+        return _replay(chosen, replay, layout, where or [], limit, folder, resume, again, as_json)
 
     from probecascade.cli.tasks import task_set
 
@@ -78,13 +106,40 @@ def extract(
     if dry_run:
         _estimate(chosen, tasks, first, as_json)
         return None
+    folder = _folder(output, resume)
+    return _extract(chosen, tasks, first, folder, resume, _again(recipe, folder, options), as_json)
+
+
+def _recipe(path: Path | None, options: Mapping[str, Any], dry_run: bool) -> ExtractRecipe:
+    """The recipe as its file gives it. UsageError for options that do not go together."""
+    if options["--replay"] is None:
+        for option in ("--layout", "--where", "--template", "--max-tokens"):
+            if options[option]:
+                raise UsageError(f"{option} is about recorded runs: add --replay FILE, or leave it out.")
+        if path is None:
+            raise UsageError("nothing says what to run: give a recipe, or recorded runs with --replay FILE.")
+        return read_extract(path)
+    if options["--seed"] is not None:
+        raise UsageError("--seed is that of sampling, and --replay samples nothing: leave it out.")
+    if dry_run:
+        raise UsageError(
+            "--dry-run is about tasks: `probecascade transcripts FILE` says what a file of recorded runs holds."
+        )
+    if path is not None:
+        return read_extract(path)
+    from probecascade.cli.replay import default_recipe
+
+    return default_recipe()
+
+
+def _folder(output: Path | None, resume: bool) -> Path:
     if output is None:
         raise UsageError("no folder was given for the run: add -o, such as -o runs/atlas.")
     if output.exists() and not resume:
         raise StoreError(
             f"{str(output)!r} exists already: add --resume to continue that run, or choose another folder."
         )
-    return _extract(chosen, tasks, first, output, resume, _again(recipe, output, options), as_json)
+    return output
 
 
 def changed_model(recipe: ExtractRecipe, name: str) -> ExtractRecipe:
@@ -102,11 +157,13 @@ def _positive(slots: int | None) -> int | None:
     return slots
 
 
-def _again(recipe: Path, output: Path, options: dict[str, Any]) -> str:
+def _again(recipe: Path | None, output: Path, options: dict[str, Any], where: Sequence[str] | None = None) -> str:
     """The command that continues this very run."""
-    words = ["probecascade", "extract", str(recipe), "-o", str(output), "--resume"]
+    words = ["probecascade", "extract", *([] if recipe is None else [str(recipe)]), "-o", str(output), "--resume"]
     for option, value in options.items():
         words += [] if value is None else [option, str(value)]
+    for pair in where or ():
+        words += ["--where", pair]
     return shlex.join(words)
 
 
@@ -128,7 +185,7 @@ def _estimate(recipe: ExtractRecipe, every: TaskSet, tasks: tuple[Task, ...], as
     each = bytes_per_checkpoint(capture.checkpoints, len(layers), shape.d_model, capture.store_dtype, prompt_tokens)
     episodes = len(tasks) * recipe.tasks.repeats
     most = recipe.tasks.repeats * sum(
-        most_checkpoints(capture.checkpoints, recipe.agent.max_rounds, len(task.parts)) for task in tasks
+        most_checkpoints(capture.checkpoints, every.max_rounds, len(task.parts)) for task in tasks
     )
     record = {
         "episodes": episodes,
@@ -150,7 +207,7 @@ def _estimate(recipe: ExtractRecipe, every: TaskSet, tasks: tuple[Task, ...], as
     typer.echo(f"{round(each)} bytes per checkpoint")
     typer.echo(
         f"at most {most} checkpoints and {size_text(most * each)}, if every episode went on for "
-        f"{recipe.agent.max_rounds} rounds"
+        f"{every.max_rounds} rounds"
     )
     typer.echo("nothing was written")
 
@@ -171,9 +228,7 @@ def _extract(
         session = open_session(recipe, tasks=tasks)
         _play(session, first, output, resume)
     except KeyboardInterrupt:
-        stored = f"{len(Run.open(output))} episodes are stored in {output}" if output.exists() else "nothing was stored"
-        typer.echo(f"probecascade: stopped; {stored}. To go on:\n  {again}", err=True)
-        return INTERRUPTED
+        return _stopped(output, again)
     record = summary(Run.open(output))
     if as_json:
         from probecascade.cli.tables import print_json
@@ -181,6 +236,46 @@ def _extract(
         print_json(record)
     else:
         _tell(record)
+    return None
+
+
+def _stopped(output: Path, again: str) -> int:
+    from probecascade.store import Run
+
+    stored = f"{len(Run.open(output))} episodes are stored in {output}" if output.exists() else "nothing was stored"
+    typer.echo(f"probecascade: stopped; {stored}. To go on:\n  {again}", err=True)
+    return INTERRUPTED
+
+
+def _replay(
+    recipe: ExtractRecipe,
+    file: Path,
+    layout: str | None,
+    where: Sequence[str],
+    limit: int | None,
+    output: Path,
+    resume: bool,
+    again: str,
+    as_json: bool,
+) -> int | None:
+    from probecascade.cli.replay import choose, read_runs, replay_summary, told
+    from probecascade.store import Run
+
+    chosen = choose(file, layout, where, limit)
+    try:
+        read_runs(recipe, chosen, output, resume)
+    except KeyboardInterrupt:
+        return _stopped(output, again)
+    run = Run.open(output)
+    record = summary(run) | {"replay": replay_summary(run, chosen)}
+    if as_json:
+        from probecascade.cli.tables import print_json
+
+        print_json(record)
+        return None
+    for line in told(record["replay"]):
+        typer.echo(line)
+    _tell(record)
     return None
 
 

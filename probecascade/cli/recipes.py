@@ -11,7 +11,7 @@ from probecascade.cli.toml import Between, plain, read_toml
 
 __all__ = ["CalibrateRecipe", "ExtractRecipe", "plain", "read_calibrate", "read_extract"]
 
-CheckpointKind = Literal["prompt", "thought", "action", "observation", "part"]
+CheckpointKind = Literal["prompt", "thought", "action", "observation", "part", "turn_mean"]
 Share = Annotated[float, Between(0, 1)]
 Target = Annotated[Decimal, Between(0, 1, above=True)]
 Count = Annotated[int, Between(1)]
@@ -33,12 +33,13 @@ class ModelSection:
 class TasksSection:
     """`[tasks]`: what the agent is asked to do. A path is seen from the current folder.
 
-    `groups` takes the first so many groups (None: all), `repeats` is the number of episodes per task. The
-    keys from `seed` on shape the generated set `atlas` and are refused beside a file; None leaves the set's
-    default.
+    `groups` takes the first so many groups (None: all), `repeats` is the number of episodes per task, `pages` is a
+    file of pages for tasks that name them or have none. The keys from `seed` on shape the generated set `atlas` and
+    are refused beside a file; None leaves the set's default.
     """
 
     set: str = "atlas"
+    pages: str | None = None
     groups: Count | None = None
     repeats: Count = 1
     seed: int | None = None
@@ -49,6 +50,8 @@ class TasksSection:
 
     def __post_init__(self) -> None:
         if self.set == "atlas":
+            if self.pages is not None:
+                raise ValueError("pages belong to tasks from a file and were given for the generated set 'atlas'")
             return
         for key in ("seed", "parts", "question", "distractors", "distracted"):
             if getattr(self, key) is not None:
@@ -57,25 +60,36 @@ class TasksSection:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSection:
-    """`[environment]`: `flakiness` is the share of first searches that fail and work on a second try."""
+    """`[environment]`: `flakiness` is the share of first searches that fail and work on a second try.
+
+    The other keys are those of `environments.WikiSettings`: how a page is found, whether there is a lookup, how an
+    answer is scored and from which reward on it counts as right, and how many sentences of a page a search shows. None
+    leaves what suits the layout of the tasks.
+    """
 
     flakiness: Share = 0.0
+    search: Literal["title", "closest", "bm25"] | None = None
+    lookup: bool | None = None
+    score: Literal["exact", "f1", "set-f1", "verdict"] | None = None
+    success_reward: Annotated[float, Between(0, 1, above=True)] | None = None
+    sentences: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSection:
     """`[agent]`: how the model is asked and how far it may go.
 
-    Token limits count generated tokens of a turn, and generated and observed tokens of an episode. `slots` is
-    the number of episodes that are live at once. `seed` is that of the sampling. Of several `wordings` of the prompt
-    (None: the plain one) and several temperatures each episode gets one of each, by a hash of its task and seed.
+    `max_rounds` is 20 unless said, 8 for tasks of public sets. Token limits count generated tokens of a turn, and
+    generated and observed tokens of an episode. `slots` is the number of episodes that are live at once. `seed` is
+    that of the sampling. Of several `wordings` of the prompt (None: the plain one) and several temperatures each
+    episode gets one of each, by a hash of its task and seed.
     """
 
     template: Literal["plain", "chat"] = "plain"
     wordings: tuple[WordingName, ...] | None = None
     temperature: Temperature | tuple[Temperature, ...] = 0.0
     top_p: Annotated[float, Between(0, 1, above=True)] = 1.0
-    max_rounds: Count = 20
+    max_rounds: Count | None = None
     max_turn_tokens: Count = 64
     max_episode_tokens: Count = 1024
     slots: Count = 16
@@ -120,6 +134,19 @@ class CaptureSection:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplaySection:
+    """`[replay]`: how `extract --replay` lays out runs that other agents recorded.
+
+    `template` is plain text or the model's chat format, `instruction` what stands first (None: a neutral sentence).
+    `max_tokens` limits what is read of a run (None: the model's context).
+    """
+
+    template: Literal["plain", "chat"] = "plain"
+    instruction: str | None = None
+    max_tokens: Count | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ExtractRecipe:
     """A file of `extract/`: which model does what, and what is kept of it."""
 
@@ -128,6 +155,7 @@ class ExtractRecipe:
     environment: EnvironmentSection = field(default_factory=EnvironmentSection)
     agent: AgentSection = field(default_factory=AgentSection)
     capture: CaptureSection = field(default_factory=CaptureSection)
+    replay: ReplaySection = field(default_factory=ReplaySection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +208,8 @@ class ProbeSection:
     """`[probe]`: layers to choose from (None: all of the run), strengths C to try (None: the usual ones).
 
     `kind` to `fusion` are those of `policies.ProbeSettings`; with `survivors` each gate's probe is fitted on the
-    episodes that earlier gates let through.
+    episodes that earlier gates let through. `trigger` lets a gate look only at a share of its moments, as
+    `entropy_mean:0.5`; with `modes` aborts say how the episode likely fails, by `rules` or by a file.
     """
 
     layers: tuple[int, ...] | None = None
@@ -194,6 +223,8 @@ class ProbeSection:
     fuse: tuple[Literal["signals", "text", "checks"], ...] = ()
     fusion: Literal["early", "late"] = "early"
     survivors: bool = False
+    trigger: str | None = None
+    modes: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import itertools
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -21,12 +21,13 @@ from probecascade.agents.react import AgentSettings, ReActAgent
 from probecascade.agents.templates import Template, chat_template, plain_template
 from probecascade.cli.recipes import ExtractRecipe, plain
 from probecascade.cli.tasks import TaskSet, repeated, task_set
+from probecascade.environments import WikiSettings
 from probecascade.episode import Recording, Task
 from probecascade.errors import CascadeError, UsageError
 from probecascade.interfaces import StoppingPolicy
 from probecascade.models import LoadedModel, load
 from probecascade.models.requests import Conversation
-from probecascade.store import LAYER_CONVENTION
+from probecascade.store import LAYER_CONVENTION, described_file
 
 if TYPE_CHECKING:
     from probecascade.models.engine import Engine
@@ -36,6 +37,7 @@ SPLIT: Mapping[str, Any] = {"seed": 0, "shares": [50, 25, 25]}
 
 T = TypeVar("T")
 
+_WIKI_KEYS = tuple(setting.name for setting in dataclasses.fields(WikiSettings))
 _MARGIN = 128  # ids for a longer question, a forced answer, a side question
 
 
@@ -98,6 +100,7 @@ def open_session(
     from probecascade.models.engine import Engine
 
     tasks = tasks or task_set(recipe)
+    recipe = tasks.settled(recipe)
     section = recipe.model
     loaded = load(section.name, revision=section.revision, dtype=section.dtype, device=section.device)
     templates = {wording: _template(recipe, tasks, loaded, wording) for wording in recipe.agent.wording_names}
@@ -145,12 +148,14 @@ def play(
 
 def _settings(recipe: ExtractRecipe, temperature: float) -> AgentSettings:
     section = recipe.agent
+    assert section.max_rounds is not None  # settled by the tasks
     return AgentSettings(
         temperature=temperature,
         top_p=section.top_p,
         max_rounds=section.max_rounds,
         max_turn_tokens=section.max_turn_tokens,
         max_episode_tokens=section.max_episode_tokens,
+        success_reward=recipe.environment.success_reward or 1.0,
         checkpoints=recipe.capture.checkpoints,
         store_dtype=recipe.capture.store_dtype,
     )
@@ -159,19 +164,22 @@ def _settings(recipe: ExtractRecipe, temperature: float) -> AgentSettings:
 def _template(recipe: ExtractRecipe, tasks: TaskSet, loaded: LoadedModel, wording: str) -> Template:
     tokenizer: Any = loaded.tokenizer
     if recipe.agent.template == "chat":
-        if tokenizer.chat_template is None:
-            raise UsageError(
-                f'the model {loaded.source.name!r} has no chat template: set template = "plain" in [agent].'
-            )
-        return chat_template(
-            tasks.examples(),
-            lambda messages: tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True),
-            wording,
-        )
-    template = plain_template(tasks.examples(), wording)
-    # Some models fall apart without the mark that their tokenizer puts before every text.
-    opening = tokenizer.decode(tokenizer("").input_ids, skip_special_tokens=False)
-    return dataclasses.replace(template, head=opening + template.head) if opening else template
+        return chat_template(tasks.examples(), renderer(loaded, "[agent]"), wording)
+    return with_mark(plain_template(tasks.examples(), wording), tokenizer)
+
+
+def renderer(loaded: LoadedModel, section: str) -> Callable[[list[dict[str, str]]], str]:
+    """Renders messages in the model's chat format. UsageError, naming the recipe's section, where it has none."""
+    tokenizer: Any = loaded.tokenizer
+    if tokenizer.chat_template is None:
+        raise UsageError(f'the model {loaded.source.name!r} has no chat template: set template = "plain" in {section}.')
+    return lambda messages: tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)  # type: ignore[no-any-return]
+
+
+def with_mark(template: Template, tokenizer: Any) -> Template:
+    """A plain template that begins as the tokenizer begins every text: some models fall apart without that mark."""
+    mark = tokenizer.decode(tokenizer("").input_ids, skip_special_tokens=False)
+    return dataclasses.replace(template, head=mark + template.head) if mark else template
 
 
 def _capacity(recipe: ExtractRecipe, tasks: TaskSet, template: Template, loaded: LoadedModel) -> int:
@@ -210,6 +218,7 @@ def _described(recipe: ExtractRecipe, templates: Mapping[str, Template]) -> dict
     """
     identities = {wording: template.identity for wording, template in templates.items()}
     record = plain(recipe)
+    del record["replay"]
     tasks = {key: value for key, value in record["tasks"].items() if key not in ("groups", "repeats")}
     agent = {key: value for key, value in record["agent"].items() if key != "slots"}
     return {
@@ -221,14 +230,32 @@ def _described(recipe: ExtractRecipe, templates: Mapping[str, Template]) -> dict
         "split": dict(SPLIT),
         "recipe": record,
         "recipe_identity": {
-            "tasks": tasks | {"set": Path(tasks["set"]).name},
-            "environment": record["environment"],
+            "tasks": _said(tasks | {key: Path(tasks[key]).name for key in ("set", "pages") if tasks[key]}, "pages"),
+            "environment": _said(record["environment"], *_WIKI_KEYS),
             "agent": agent,
         },
-        "versions": {
-            "probecascade": __version__,
-            "python": platform.python_version(),
-            "torch": version("torch"),
-            "transformers": version("transformers"),
-        },
+        **tasks_file(recipe),
+        "versions": versions(),
+    }
+
+
+def _said(section: dict[str, Any], *keys: str) -> dict[str, Any]:
+    """A section without those of the keys that say nothing: runs from before there were such keys go on."""
+    return {key: value for key, value in section.items() if value is not None or key not in keys}
+
+
+def tasks_file(recipe: ExtractRecipe) -> dict[str, Any]:
+    """The header's `files` of a recipe whose tasks (and pages) are in files, so that a resumed run finds them unchanged."""
+    named = {"tasks": recipe.tasks.set, "pages": recipe.tasks.pages}
+    files = {what: described_file(Path(path)) for what, path in named.items() if path and Path(path).is_file()}
+    return {"files": files} if files else {}
+
+
+def versions() -> dict[str, str]:
+    """Of everything that has a say in the states."""
+    return {
+        "probecascade": __version__,
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "transformers": version("transformers"),
     }

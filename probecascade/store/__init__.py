@@ -5,6 +5,7 @@ Needs neither torch nor the model that was recorded.
 
 from __future__ import annotations
 
+from probecascade.store.layout import described_file
 from probecascade.store.reader import CheckpointRows, EpisodeTable, Run
 from probecascade.store.schema import DTYPES, FORMAT, LAYER_CONVENTION, cast
 from probecascade.store.splits import SPLITS, assign_split, check_disjoint
@@ -22,4 +23,5 @@ __all__ = [
     "assign_split",
     "cast",
     "check_disjoint",
+    "described_file",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -74,8 +75,21 @@ def bytes_on_disk(path: Path) -> int:
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
+def described_file(path: Path) -> dict[str, str]:
+    """An entry of the header's `files`: the name of a file that a run is made from, and its SHA-256."""
+    with path.open("rb") as file:
+        return {"name": path.name, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
 def check_resumable(path: Path, stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """Refuse to mix recordings. StoreError names the first key that differs, with both values."""
+    known, found = stored.get("files", {}), given.get("files", {})
+    for role in (role for role in known if role in found and known[role]["sha256"] != found[role]["sha256"]):
+        raise StoreError(
+            f"cannot resume {str(path)!r}: the file {found[role]['name']!r} is not the one that the run was begun "
+            f"with (its SHA-256 begins with {found[role]['sha256'][:12]}, then with {known[role]['sha256'][:12]}); "
+            "give that file, or choose another folder."
+        )
     for key in _IDENTITY:
         difference = _first_difference(key, stored.get(key), given.get(key))
         if difference is not None:
