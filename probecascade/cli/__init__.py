@@ -13,6 +13,7 @@ import typer.main
 from probecascade import __version__
 from probecascade.cli.adapt import adapt
 from probecascade.cli.calibrate import calibrate
+from probecascade.cli.escapes import in_line
 from probecascade.cli.eval import evaluate
 from probecascade.cli.explain import explain
 from probecascade.cli.extract import extract
@@ -122,5 +123,5 @@ def _let_go() -> None:
 
 
 def _refuse(sentence: str, code: int) -> int:
-    typer.echo(f"probecascade: {sentence}", err=True)
+    typer.echo(f"probecascade: {in_line(sentence)}", err=True)
     return code

@@ -93,45 +93,44 @@ def _next(old: Cascade, run: Run, found: Adaptation, path: Path, output: Path) -
 
 
 def _tell(old: Cascade, run: Run, found: Adaptation, change: Change | None, output: Path, following: str) -> None:
-    from probecascade.cli.tables import table
+    from probecascade.cli.escapes import tell
+    from probecascade.cli.tables import folded, say
 
-    typer.echo(
+    say(
         f"adapted ({found.how}) on {int(found.used.sum())} of {len(run)} episodes, "
         f"compared on {int(found.held_out.sum())} labelled ones of other groups"
     )
     for warning in found.warnings:
-        typer.echo(f"note: {warning}")
+        say(f"note: {warning}", indent="  ")
     typer.echo("")
     if change is None:
-        typer.echo("no labelled episode of a new group is left, so that nothing can be compared: give a larger run.")
+        say("no labelled episode of a new group is left, so that nothing can be compared: give a larger run.")
     else:
-        rows = []
-        for gate in change.gates:
-            cells = [part[key] for part in (gate.auroc, gate.brier) if part for key in ("before", "after", "change")]
-            numbers = [_text(cell, signed=k % 3 == 2) for k, cell in enumerate(cells)] or ["–"] * 6
-            rows.append([gate.checkpoint, f"{gate.n} ({gate.failed})", *numbers])
-        titles = ["gate", "n (failed)", "AUROC before", "after", "change", "Brier before", "after", "change"]
-        typer.echo(table(titles, rows))
+        rows = [
+            [gate.checkpoint, f"{gate.n} ({gate.failed})", _text(gate.auroc), _text(gate.brier)]
+            for gate in change.gates
+        ]
+        typer.echo(folded(["gate", "n (failed)", "AUROC before → after, change", "Brier before → after, change"], rows))
         typer.echo("")
-        typer.echo(f"old probes, old thresholds: {_sentence(change.before)}")
-        typer.echo(f"new probes, old thresholds: {_sentence(change.after)}")
+        say(f"old probes, old thresholds: {_sentence(change.before)}", indent="  ")
+        say(f"new probes, old thresholds: {_sentence(change.after)}", indent="  ")
     typer.echo("")
-    typer.echo(found.cascade.promise)
-    typer.echo(f"written to {output}")
+    say(found.cascade.promise)
+    tell(f"written to {output}")
     if "runs/fresh" in following:
         typer.echo("next, with a run of fresh groups under the new conditions, such as runs/fresh:")
     else:
         typer.echo("next, on the episodes that did not adapt it:")
-    typer.echo(f"  {following}")
+    tell(f"  {following}")
 
 
-def _text(record: dict[str, Any], *, signed: bool) -> str:
-    """`0.812`, or a change with its interval."""
-    if record["value"] is None:
+def _text(part: dict[str, Any] | None) -> str:
+    """`0.812 → 0.834, +0.022 [+0.00, +0.05]`, or `–` where one class is missing."""
+    if part is None or part["change"]["value"] is None:
         return "–"
-    if not signed:
-        return f"{record['value']:.3f}"
-    return f"{record['value']:+.3f} [{record['low']:+.2f}, {record['high']:+.2f}]"
+    change = part["change"]
+    moved = f"{change['value']:+.3f} [{change['low']:+.2f}, {change['high']:+.2f}]"
+    return f"{part['before']['value']:.3f} → {part['after']['value']:.3f}, {moved}"
 
 
 def _sentence(result: Backtest) -> str:

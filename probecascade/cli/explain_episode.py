@@ -38,13 +38,11 @@ def explain_episode(
     if as_json:
         return print_json(_record(gate, episode, tokens, note))
     from probecascade.cli.explain_text import coloured, listed, wants_colour
-    from probecascade.cli.tables import threshold_text
+    from probecascade.cli.tables import say, threshold_text
 
-    typer.echo(f"{episode.episode_id}: {episode.outcome} ({episode.reason})")
-    typer.echo(
-        f"P(failure) by the probe of {gate.checkpoint} (threshold {threshold_text(gate.threshold)}) at each token"
-    )
-    typer.echo(f"{note}; the prompt's first {episode.prompt_tokens - 1} tokens are left out")
+    say(f"{episode.episode_id}: {episode.outcome} ({episode.reason})")
+    say(f"P(failure) by the probe of {gate.checkpoint} (threshold {threshold_text(gate.threshold)}) at each token")
+    say(f"{note}; the prompt's first {episode.prompt_tokens - 1} tokens are left out")
     typer.echo("")
     typer.echo(coloured(tokens) if wants_colour() else listed(tokens))
 

@@ -68,7 +68,7 @@ def fit_record(output: Path, run: Run, result: FitResult, cascade: Cascade, note
 
 def tell_fit(record: dict[str, Any], result: FitResult, held_out: HeldOut | None, run: Path) -> None:
     """Print what `fit` found and wrote."""
-    from probecascade.cli.tables import auroc_text, say, seen_text, share_text, table, threshold_text
+    from probecascade.cli.tables import alive_words, auroc_text, folded, say, seen_text, share_text, threshold_text
 
     counted = record["split"]["episodes"]
     typer.echo(f"labelled episodes: {counted['fit']} fit, {counted['calibrate']} calibrate, {counted['test']} test")
@@ -102,11 +102,13 @@ def tell_fit(record: dict[str, Any], result: FitResult, held_out: HeldOut | None
                 f"{counts['kept']}/{counts['successes']}",
             ]
         )
-    typer.echo(table(["gate", "sees", "AUROC fit (cv)", "AUROC test"], probes))
+    typer.echo(folded(["gate", "sees", "AUROC fit (cv)", "AUROC test"], probes))
     typer.echo("")
     titles = ["gate", "threshold", *(["target", "reached"] if with_targets else [])]
-    typer.echo(table([*titles, "alive (f + s)", "aborted (f + s)", "caught so far", "kept so far"], rows))
-    typer.echo("f: failures, s: successes; counted on the calibration episodes, which set the thresholds")
+    alive, note = alive_words(result.cascade.gates)
+    typer.echo(folded([*titles, alive, "aborted (f + s)", "caught so far", "kept so far"], rows))
+    said = "f: failures, s: successes; counted on the calibration episodes, which set the thresholds"
+    say(f"{said}; {note}" if note else said)
     if any(row.gate.never for row in result.table):
         typer.echo("never: no P(failure) reaches the threshold, so the gate cannot fire")
     for line in extras_lines(result.cascade):

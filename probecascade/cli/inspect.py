@@ -35,6 +35,10 @@ def inspect(
 
       probecascade inspect cascades/atlas
     """
+    if force and cascade is None:
+        raise UsageError("--force is about the cascade that --cascade gives: add that, or leave it out.")
+    if episode is not None and limit is not None:
+        raise UsageError("--limit lists episodes of a run, and --episode shows one of them: leave one out.")
     if (path / "cascade.json").is_file():
         if episode is not None or cascade is not None or limit is not None:
             raise UsageError(f"{str(path)!r} is a cascade and holds no episodes: give a run for that.")
@@ -65,7 +69,9 @@ def _not_ours(path: Path) -> str:
 
 
 def _cascade(path: Path, as_json: bool) -> None:
-    from probecascade.cli.tables import print_json, say, seen_text, table, threshold_text
+    from probecascade.cli.escapes import tell
+    from probecascade.cli.fit_extras import extras_lines
+    from probecascade.cli.tables import folded, print_json, say, seen_text, threshold_text
     from probecascade.policies import Cascade
 
     cascade = Cascade.load(path)
@@ -83,14 +89,17 @@ def _cascade(path: Path, as_json: bool) -> None:
         )
     provenance: Any = cascade.provenance
     model = provenance.get("run", {}).get("model", {})
-    typer.echo(f"cascade for {model.get('model', 'an unknown model')} in {model.get('dtype', 'an unknown dtype')}")
+    tell(f"cascade for {model.get('model', 'an unknown model')} in {model.get('dtype', 'an unknown dtype')}")
     rows = [[gate.checkpoint, seen_text(gate), threshold_text(gate.threshold)] for gate in cascade.gates]
     titles = ["gate", "sees", "threshold"]
     if any(gate.target for gate in cascade.gates):
         titles += ["target", "reached"]
         for row, gate in zip(rows, cascade.gates, strict=True):
             row += [gate.target or "–", "yes" if gate.reached else "no"]
-    typer.echo(table(titles, rows))
+    typer.echo(folded(titles, rows))
+    extras = list(extras_lines(cascade))
+    if extras:
+        typer.echo("\n".join([*extras, ""]))
     say(cascade.promise)
     if cascade.held_out:
         for key, words in (("caught", "failures caught"), ("kept", "successes kept")):
@@ -100,8 +109,9 @@ def _cascade(path: Path, as_json: bool) -> None:
 
 
 def _run(run: Run, limit: int | None, as_json: bool) -> None:
+    from probecascade.cli.escapes import tell
     from probecascade.cli.extract import size_text
-    from probecascade.cli.tables import print_json, table
+    from probecascade.cli.tables import folded, print_json, say, table
     from probecascade.cli.tasks import check_limit
     from probecascade.thresholds.promise import counted
 
@@ -111,12 +121,12 @@ def _run(run: Run, limit: int | None, as_json: bool) -> None:
     if as_json:
         return print_json(described | ({} if limit is None else {"listed": shown}))
     model = described["model"] or {}
-    typer.echo(f"run of {model.get('model', 'an unknown model')} in {model.get('dtype', 'an unknown dtype')}")
+    tell(f"run of {model.get('model', 'an unknown model')} in {model.get('dtype', 'an unknown dtype')}")
     outcomes = ", ".join(f"{count} {name}" for name, count in described["outcomes"].items()) or "none"
     episodes, groups = counted(described["episodes"], "episode"), counted(described["groups"], "group")
-    typer.echo(f"{episodes} of {groups}: {outcomes}")
+    say(f"{episodes} of {groups}: {outcomes}", indent="  ")
     layers = ", ".join(map(str, described["layers"]))
-    typer.echo(f"layers {layers} ({described['layer_convention']})")
+    say(f"layers {layers} ({described['layer_convention']})", indent="  ")
     typer.echo(f"states of {described['d_model']} numbers in {described['dtype']}, {size_text(described['bytes'])}")
     if described["incomplete"]:
         shards = counted(described["incomplete"], "unfinished shard")
@@ -126,7 +136,7 @@ def _run(run: Run, limit: int | None, as_json: bool) -> None:
     typer.echo(table(["checkpoint", "states"], [[k, str(v)] for k, v in described["checkpoints"].items()]))
     if shown:
         columns = ("index", "episode_id", "outcome", "rounds", "tokens")
-        typer.echo(table(columns, [[str(line[key]) for key in columns] for line in shown]))
+        typer.echo(folded(columns, [[str(line[key]) for key in columns] for line in shown]))
 
 
 def _line(run: Run, index: int) -> dict[str, Any]:
@@ -154,6 +164,7 @@ def _index(run: Run, wanted: str) -> int:
 
 
 def _episode(run: Run, index: int, cascade: Cascade | None, as_json: bool) -> None:
+    from probecascade.cli.escapes import tell
     from probecascade.cli.tables import print_json
     from probecascade.policies.scoring import score_episode
     from probecascade.thresholds.promise import counted
@@ -168,23 +179,23 @@ def _episode(run: Run, index: int, cascade: Cascade | None, as_json: bool) -> No
     if as_json:
         return print_json(_episode_record(index, episode, cascade, scores, stop) | {"question": question})
     doomed = "" if episode.doomed_round is None else f", doomed in round {episode.doomed_round}"
-    typer.echo(f"{episode.episode_id}: {episode.outcome} ({episode.reason}){doomed}")
+    tell(f"{episode.episode_id}: {episode.outcome} ({episode.reason}){doomed}")
     typer.echo(
         f"{counted(len(episode.steps), 'round')}, {counted(episode.tokens, 'token')}, "
         f"{counted(episode.calls, 'tool call')}, prompt of {counted(episode.prompt_tokens, 'token')}"
     )
     typer.echo("")
     if question is not None:
-        typer.echo(f"Question: {question}")
+        tell(f"Question: {question}")
     for step in episode.steps:
         mark = "  <- doomed here" if step.round == episode.doomed_round else ""
-        typer.echo(f"[{step.round}]{step.text.rstrip()}{mark}")
+        tell(f"[{step.round}]{step.text.rstrip()}{mark}")
         for line in _scored_lines(episode, step.round, scores, stop, ("action", "part", "thought")):
-            typer.echo(line)
+            tell(line)
         if step.observation:
-            typer.echo(f"Observation ({step.observation_kind}): {step.observation}")
+            tell(f"Observation ({step.observation_kind}): {step.observation}")
         for line in _scored_lines(episode, step.round, scores, stop, ("observation",)):
-            typer.echo(line)
+            tell(line)
     typer.echo("")
     typer.echo(_signals_table(episode))
     if cascade is not None:

@@ -43,6 +43,7 @@ def modes(
 
       probecascade modes runs/atlas --labels modes.csv --allow-new --json
     """
+    from probecascade.cli.escapes import tell
     from probecascade.cli.tables import print_json
     from probecascade.errors import UsageError
     from probecascade.evaluation import Resampling, mode_table
@@ -61,11 +62,11 @@ def modes(
     if as_json:
         return print_json(_record(run, labels, rows))
     failures = sum(row.count for row in rows)
-    typer.echo(f"{failures} failures of {int(stored.episodes.labelled.sum())} labelled episodes of {run}")
+    tell(f"{failures} failures of {int(stored.episodes.labelled.sum())} labelled episodes of {run}")
     typer.echo("")
     typer.echo(_text(rows))
     if csv is not None:
-        typer.echo(f"written to {csv}")
+        tell(f"written to {csv}")
     return None
 
 
@@ -120,7 +121,7 @@ def _record(run: Path, labels: Path | None, rows: tuple[ModeRow, ...]) -> dict[s
 
 
 def _text(rows: tuple[ModeRow, ...]) -> str:
-    from probecascade.cli.tables import share_text, table
+    from probecascade.cli.tables import folded, share_text, wrapped
 
     titles = ["mode", "episodes", "share of failures", "tokens", "rounds", "doomed in round"]
     lines = [
@@ -134,6 +135,6 @@ def _text(rows: tuple[ModeRow, ...]) -> str:
         ]
         for row in rows
     ]
-    examples = [f"  {row.mode}: {', '.join(row.examples)}" for row in rows]
+    examples = [wrapped(f"  {row.mode}: {', '.join(row.examples)}", indent="    ") for row in rows]
     note = "tokens, rounds: means; doomed in round: median, where the environment knows it"
-    return "\n".join([table(titles, lines), note, "", "examples (probecascade inspect RUN --episode ID):", *examples])
+    return "\n".join([folded(titles, lines), note, "", "examples (probecascade inspect RUN --episode ID):", *examples])

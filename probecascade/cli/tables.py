@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from probecascade.cli.escapes import in_line, shown
 from probecascade.evaluation import Backtest, PolicyOutcome
 from probecascade.policies import Cascade, Gate
 from probecascade.probes import Interval, signals_read
@@ -24,17 +25,21 @@ WIDTH = 120
 
 def wrapped(sentence: str, indent: str = "") -> str:
     """A sentence in lines of at most `WIDTH`, the later ones indented; words, such as paths, stay whole."""
-    return textwrap.fill(sentence, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(
+        shown(sentence), WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
-def say(sentence: str) -> None:
+def say(sentence: str, indent: str = "") -> None:
     """Print a sentence, wrapped, to a terminal and to a file alike."""
-    typer.echo(wrapped(sentence))
+    typer.echo(wrapped(sentence, indent))
 
 
 def print_json(record: Mapping[str, Any]) -> None:
     """One object on stdout. Numbers that do not exist (a share of nothing) are null."""
-    typer.echo(json.dumps(jsonable(record), indent=2, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(jsonable(record), indent=2, ensure_ascii=False, allow_nan=False)
+    # Half of a surrogate pair has no UTF-8, and its escape is JSON's own.
+    typer.echo(text.encode("utf-8", "backslashreplace").decode("utf-8"))
 
 
 def jsonable(value: Any) -> Any:
@@ -89,7 +94,7 @@ def seen_text(gate: Gate) -> str:
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Columns as wide as they need to be, the first to the left and the others to the right."""
-    cells = [list(titles), *(list(row) for row in rows)]
+    cells = [[in_line(cell) for cell in row] for row in (titles, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(titles))]
     lines = []
     for row in cells:
@@ -104,7 +109,7 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def folded(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """`table`, with the columns for which a page is not wide enough in further tables below, each with the first."""
-    widths = [max(len(row[i]) for row in (titles, *rows)) for i in range(len(titles))]
+    widths = [max(len(in_line(row[i])) for row in (titles, *rows)) for i in range(len(titles))]
     blocks: list[list[int]] = [[]]
     for i in range(1, len(titles)):
         if blocks[-1] and widths[0] + sum(widths[j] + 2 for j in (*blocks[-1], i)) > WIDTH:
@@ -180,6 +185,13 @@ def backtest_record(result: Backtest, cascade: Cascade) -> dict[str, Any]:
     }
 
 
+def alive_words(gates: Sequence[Gate]) -> tuple[str, str]:
+    """The title over the counts of episodes that a gate judged, and what has to be said of it, if anything."""
+    if not any(gate.trigger is not None for gate in gates):
+        return "alive (f + s)", ""
+    return "looked at (f + s)", "looked at: alive, and where the trigger looks; others pass a gate unseen"
+
+
 def backtest_text(result: Backtest, cascade: Cascade) -> str:
     """A back-test for people."""
     rows = []
@@ -195,10 +207,11 @@ def backtest_text(result: Backtest, cascade: Cascade) -> str:
                 f"{seen.kept}/{result.successes}",
             ]
         )
-    titles = ["gate", "sees", "threshold", "alive (f + s)", "aborted (f + s)", "caught so far", "kept so far"]
+    alive, note = alive_words(cascade.gates)
+    titles = ["gate", "sees", "threshold", alive, "aborted (f + s)", "caught so far", "kept so far"]
     lines = [
-        table(titles, rows),
-        "f: failures, s: successes",
+        folded(titles, rows),
+        "f: failures, s: successes" + (f"; {note}" if note else ""),
         "",
         f"failures caught            {share_text(result.caught)}",
         f"successes kept             {share_text(result.kept)}",

@@ -87,9 +87,12 @@ def parse_fractions(text: str) -> tuple[Any, ...]:
     from probecascade.thresholds.targets import parse_target
 
     try:
-        return tuple(parse_target(part) for part in text.split(","))
+        shares = tuple(parse_target(part) for part in text.split(","))
     except UsageError:
         raise UsageError(f"--shares is {text!r}: give shares separated by commas, such as 1,0.5,0.25.") from None
+    if set(shares) == {1}:
+        raise UsageError(f"--shares is {text!r}, which leaves nothing to compare: give a share below 1, such as 0.5.")
+    return shares
 
 
 def _record(row: TriggerRow) -> dict[str, Any]:
@@ -105,12 +108,12 @@ def _record(row: TriggerRow) -> dict[str, Any]:
 
 
 def _text(rows: tuple[TriggerRow, ...]) -> str:
-    from probecascade.cli.tables import share_text, table
+    from probecascade.cli.tables import folded, share_text, wrapped
 
     titles = ["looks at", "certified", "failures caught", "successes kept", "tokens saved", "gates looked at", "looks"]
     lines = [
         [
-            f"{100 * float(row.share):g} %",
+            _share(row),
             "yes" if row.certified else "no",
             share_text(row.caught),
             share_text(row.kept),
@@ -121,22 +124,26 @@ def _text(rows: tuple[TriggerRow, ...]) -> str:
         for row in rows
     ]
     said = [
-        f"  {100 * float(row.share):g} %: failures caught {_gain(row.caught_gain)}, successes kept "
-        f"{_gain(row.kept_gain)}, tokens saved {_gain(row.saved_gain)}"
+        f"  {_share(row)}: failures caught {_gain(row.caught_gain)}, successes kept {_gain(row.kept_gain)}, "
+        f"tokens saved {_gain(row.saved_gain)}"
         for row in rows[1:]
     ]
-    triggered = [f"  {100 * float(row.share):g} %: {_triggers(row)}" for row in rows[1:]]
+    triggered = [f"  {_share(row)}: {_triggers(row)}" for row in rows[1:]]
     return "\n".join(
         [
-            table(titles, lines),
+            folded(titles, lines),
             "on the test episodes; looks: how often an episode's states are read, on average",
             "",
             "difference from gates that always look, paired by episode, in points:",
-            *said,
+            *(wrapped(sentence, indent="    ") for sentence in said),
             "a gate looks where:",
-            *triggered,
+            *(wrapped(sentence, indent="    ") for sentence in triggered),
         ]
     )
+
+
+def _share(row: TriggerRow) -> str:
+    return f"{100 * float(row.share):g} %"
 
 
 def _gain(found: Any) -> str:

@@ -125,6 +125,8 @@ def test_the_doomed_round_is_marked(lottery_run: Path, capsys: pytest.CaptureFix
         (["{run}", "--episode", "nobody"], "which holds 200: give an id such as 'task-0-0'"),
         (["{run}", "--cascade", "{cascade}"], "add --episode 0"),
         (["{run}", "--limit", "-2"], "--limit is -2"),
+        (["{run}", "--limit", "2", "--episode", "0"], "leave one out"),
+        (["{run}", "--force"], "--force is about the cascade that --cascade gives"),
         (["{cascade}", "--episode", "0"], "is a cascade and holds no episodes"),
         (["{run}/shards"], "is neither a run nor a cascade"),
         (["{run}/nowhere"], "there is no run at"),
