@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,16 @@ if TYPE_CHECKING:
     from probecascade.evaluation import PooledRuns, TransferMatrix
     from probecascade.evaluation.transfer import Cell
 
+_VARIED = {
+    "wording": "`wordings` under [agent]",
+    "temperature": "a list for `temperature` under [agent]",
+    "world": "`seed` under [tasks]",
+}
+"""Attributes that a recipe makes vary, and where."""
+_CONDITION = re.compile(
+    r"""\s*(?P<name>[^=,"]*[^=,"\s])\s*=\s*(?P<value>"(?:[^"\\]|\\.)*"|[^",\s](?:[^,]*[^,\s])?)\s*(?:,(?=.)|\Z)"""
+)
+_LONGEST = 40  # characters of a kind in a table
 _MOST_COLUMNS = 4  # kinds whose intervals still fit into 120 columns
 
 
@@ -28,7 +39,10 @@ def transfer(
         typer.Option(help="An attribute of the episodes: wording, temperature, world, run, or any that tasks carry."),
     ] = None,
     train_on: Annotated[
-        str | None, typer.Option(help="Instead of --by: train on these, such as wording=plain,temperature=0.3.")
+        str | None,
+        typer.Option(
+            help='Instead of --by: train on these, such as wording=plain,temperature=0.3; a value may stand in "".'
+        ),
     ] = None,
     test_on: Annotated[str | None, typer.Option(help="... and test on these, such as wording=terse.")] = None,
     checkpoints: Annotated[
@@ -60,7 +74,7 @@ def transfer(
     """
     from probecascade.cli.options import parse_layers, split_names
     from probecascade.cli.progress import progress
-    from probecascade.cli.tables import print_json
+    from probecascade.cli.tables import print_json, say
     from probecascade.evaluation import PooledRuns
     from probecascade.intervals import Resampling
     from probecascade.store import Run
@@ -68,7 +82,7 @@ def transfer(
     asked = _asked(by, train_on, test_on)
     resampling = Resampling(seed=seed)
     pool = PooledRuns([Run.open(run) for run in runs])
-    kinds = pool.by_value(by) if by else {_said(c): pool.matching(c) for c in asked}
+    kinds = _by_value(pool, by) if by else {_said(c): pool.matching(c) for c in asked}
     named = split_names(checkpoints)
     options = {"layers": parse_layers(layers), "keep": keep, "folds": folds, "seed": seed, "resampling": resampling}
     places = named or _usual(pool)
@@ -93,9 +107,9 @@ def transfer(
         )
     typer.echo(_text(matrices, by, [_said(condition) for condition in asked]))
     if left_out:
-        typer.echo(f"note: {left_out} of {len(pool)} episodes have no {by} and are left out")
+        say(f"note: {left_out} of {len(pool)} episodes have no {by} and are left out")
     for note in notes:
-        typer.echo(f"note: {note}")
+        say(f"note: {note}", indent="  ")
     return None
 
 
@@ -111,12 +125,33 @@ def _asked(by: str | None, train_on: str | None, test_on: str | None) -> list[di
     return asked
 
 
+def _by_value(pool: PooledRuns, by: str) -> dict[str, NDArray[np.bool_]]:
+    """The kinds that an attribute tells apart. UsageError unless there are two, which says how they come about."""
+    how = _VARIED.get(by)
+    advice = f"let it vary by {how} in the recipe of `extract`" if how else "take one that varies"
+    try:
+        kinds = pool.by_value(by)
+    except UsageError as error:
+        if how is None:
+            raise
+        raise UsageError(f"no episode records a {by}: {advice}, or give --by another attribute.") from error
+    if len(kinds) < 2:
+        value = ", ".join(kinds) or "none"
+        raise UsageError(
+            f"--by {by} needs two kinds, but every episode has the {by} {value}: {advice}, or give several runs."
+        )
+    return kinds
+
+
 def _conditions(text: str, option: str) -> dict[str, str]:
-    """`wording=plain,temperature=0.3` as a mapping."""
-    pairs = [part.partition("=") for part in text.split(",")]
-    found = {name.strip(): value.strip() for name, _, value in pairs}
-    if len(found) < len(pairs) or not all(sign and name.strip() and value.strip() for name, sign, value in pairs):
-        raise UsageError(f"{option} is {text!r}: give attributes and values, such as wording=plain,temperature=0.3.")
+    """`wording=plain,site="Paris, Texas"` as a mapping; quotes are kept, since they say that a value is text."""
+    pairs = [(match["name"], match["value"]) for match in _CONDITION.finditer(text)]
+    found = dict(pairs)
+    if "".join(match[0] for match in _CONDITION.finditer(text)) != text or len(found) < len(pairs) or not found:
+        raise UsageError(
+            f"{option} is {text!r}: give attributes and values, such as wording=plain,temperature=0.3, and a value "
+            "that holds a comma in double quotes."
+        )
     return found
 
 
@@ -153,15 +188,17 @@ def _matrices(
 
 
 def _text(matrices: list[TransferMatrix], by: str | None, asked: list[str]) -> str:
+    from probecascade.cli.tables import wrapped
+
     blocks = []
     for matrix in matrices:
         if by is None:
             blocks.append(_cell_text(matrix, *asked))
         else:
             blocks.append(_matrix_text(matrix, by))
-        blocks += [f"note: {note}" for note in matrix.notes]
+        blocks += [wrapped(f"note: {note}", indent="  ") for note in matrix.notes]
     if by is not None:
-        blocks.insert(0, "\n".join(matrix.verdict() for matrix in matrices))
+        blocks.insert(0, "\n".join(wrapped(matrix.verdict(), indent="  ") for matrix in matrices))
     end = (
         "intervals (95 %) resample groups, those of losses widened for cross-fitting;\n"
         "they say nothing of how a probe varies when it is fitted anew"
@@ -170,7 +207,7 @@ def _text(matrices: list[TransferMatrix], by: str | None, asked: list[str]) -> s
 
 
 def _matrix_text(matrix: TransferMatrix, by: str) -> str:
-    from probecascade.cli.tables import table
+    from probecascade.cli.tables import folded, wrapped
 
     wide = len(matrix.kinds) > _MOST_COLUMNS
 
@@ -189,14 +226,12 @@ def _matrix_text(matrix: TransferMatrix, by: str) -> str:
     }
     sizes = sorted(set(matrix.train_size))
     size = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
-    counts = ", ".join(f"{cell.test} {cell.n} ({cell.failed} failed)" for cell in _first_row(matrix))
-    parts = [
-        f"{matrix.checkpoint}: rows are what a probe was trained on ({size} episodes each), columns the {by} it was "
-        f"tested on\nepisodes: {counts}"
-    ]
+    counts = ", ".join(f"{_short(cell.test)} {cell.n} ({cell.failed} failed)" for cell in _first_row(matrix))
+    head = f"{matrix.checkpoint}: rows are what a probe was trained on ({size} episodes each), columns the {by} it was "
+    parts = ["\n".join([wrapped(f"{head}tested on"), wrapped(f"episodes: {counts}", indent="  ")])]
     for title, show in shown.items():
-        rows = [[row, *(show(matrix.cell(row, kind)) for kind in matrix.kinds)] for row in matrix.rows]
-        parts.append(f"{title}\n{table([by, *matrix.kinds], rows)}")
+        rows = [[_short(row), *(show(matrix.cell(row, kind)) for kind in matrix.kinds)] for row in matrix.rows]
+        parts.append(f"{title}\n{folded([by, *map(_short, matrix.kinds)], rows)}")
     return "\n\n".join(parts)
 
 
@@ -205,15 +240,21 @@ def _first_row(matrix: TransferMatrix) -> list[Cell]:
 
 
 def _cell_text(matrix: TransferMatrix, train: str, test: str) -> str:
-    from probecascade.cli.tables import table
+    from probecascade.cli.tables import folded, wrapped
 
     rows = []
     for source, target in ((train, train), (test, test), (train, test)):
         cell = matrix.cell(source, target)
         shares = [_percent(cell.kept), _percent(cell.caught)]
-        rows.append([source, target, str(cell.n), _ranked(cell.auroc), _ranked(cell.surface), *shares])
-    titles = ["trained on", "tested on", "n", "AUROC", "surface", f"kept (asked {matrix.keep})", "caught"]
-    return f"{matrix.verdict(train, test)}\n\n{table(titles, rows)}"
+        both = f"{_short(source)} – {_short(target)}"
+        rows.append([both, str(cell.n), _ranked(cell.auroc), _ranked(cell.surface), *shares])
+    titles = ["trained on – tested on", "n", "AUROC", "surface", f"kept (asked {matrix.keep})", "caught"]
+    return f"{wrapped(matrix.verdict(train, test), indent='  ')}\n\n{folded(titles, rows)}"
+
+
+def _short(kind: str) -> str:
+    """Both ends of a long value."""
+    return kind if len(kind) <= _LONGEST else f"{kind[: _LONGEST - 12]}…{kind[-11:]}"
 
 
 def _number(record: Mapping[str, Any]) -> str:

@@ -11,14 +11,15 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probecascade.errors import DataError
+from probecascade.errors import DataError, UsageError
 from probecascade.evaluation.crossfit import LayerScores, Selection, select
-from probecascade.evaluation.pooled import PooledRows, PooledRuns
+from probecascade.evaluation.pooled import EVERY, MIXTURES, OTHERS, PooledRows, PooledRuns, listed
 from probecascade.evaluation.resample import Column, Measure, above_chance, draw_groups, interval_of
 from probecascade.intervals import DEFAULT, Resampling, share_interval
 from probecascade.probes import SURFACE, grouped_folds
@@ -38,8 +39,6 @@ MIN_CLASS = 20
 
 STRENGTHS: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 """Of the ridge penalty (C), chosen inside every training set as is the layer."""
-
-EVERY, OTHERS = "all kinds", "all others"
 
 # Resamples of fixed scores leave out that both fits compared vary with the folds. Of simulated kinds that are alike,
 # 24 % are called different at a factor of 1, 12 % at the square root of 2, 4 % here.
@@ -148,9 +147,12 @@ def transfer_matrix(
     left out and named in `notes`. layers: those to choose from, inside each training set (None: all stored).
     mixtures: add the rows of several kinds. Intervals resample groups with the probes as they are, those of losses
     widened for cross-fitting; they say nothing of how a probe varies when it is fitted anew.
-    DataError where fewer than two kinds are left, StoreError for
-    a checkpoint or layer that is not stored.
+    DataError where fewer than two kinds are left, UsageError for two that are the very same episodes or one that is
+    called as a mixture is, StoreError for a checkpoint or layer that is not stored.
     """
+    for name in MIXTURES:
+        if name in kinds:
+            raise UsageError(f"a kind is called {name!r}, which is the name of a mixture: give it another name.")
     target = parse_target(keep, what="keep target")
     chosen = pool.layers if layers is None else resolve_layers(layers, pool.n_layers)
     rows, members, notes = _members(pool.rows(checkpoint), kinds)
@@ -214,18 +216,23 @@ def _members(reached: PooledRows, kinds: Mapping[str, Labels]) -> tuple[PooledRo
             members[kind] = inside
         else:
             sizes[kind] = f"{kind} ({lost} failed, {won} successful)"
+    same = next(((a, b) for a, b in combinations(members, 2) if np.array_equal(members[a], members[b])), None)
+    if same is not None:
+        raise UsageError(
+            f"{same[0]} and {same[1]} are the very same episodes at {reached.name}, so that nothing can be lost "
+            "between them: give two kinds that differ."
+        )
     if len(members) < 2:
-        small = f"; too small are {', '.join(sizes.values())}" if sizes else ""
+        small = f"; too small are {listed(list(sizes.values()))}" if sizes else ""
         raise DataError(
             f"a transfer at {reached.name} needs two kinds with {MIN_CLASS} failed and {MIN_CLASS} successful "
             f"groups each and finds {', '.join(members) or 'none'}{small}: extract more episodes."
         )
-    notes = tuple(
-        f"{size} has fewer than {MIN_CLASS} groups of a class at {reached.name} and is left out."
-        for size in sizes.values()
+    notes = (
+        f"left out at {reached.name}, with fewer than {MIN_CLASS} groups of a class: {listed(list(sizes.values()))}.",
     )
     any_kind = np.logical_or.reduce(list(members.values()))
-    return reached.take(any_kind), {kind: inside[any_kind] for kind, inside in members.items()}, notes
+    return reached.take(any_kind), {kind: inside[any_kind] for kind, inside in members.items()}, notes if sizes else ()
 
 
 def _fits(setting: _Setting, members: Mapping[str, Labels], mixtures: bool) -> dict[tuple[str, str], _Fit]:

@@ -62,6 +62,7 @@ def test_one_cell(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "action:2: trained on wording=plain and tested on wording=terse, a probe loses " in out
     rows = [line for line in out.splitlines() if line.startswith("wording=")]
     assert len(rows) == 3
+    assert rows[2].startswith("wording=plain – wording=terse ")
     assert cli.main(["transfer", str(run), *asked, "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["asked"] == ["wording=plain", "wording=terse"]
@@ -85,7 +86,11 @@ def test_conditions_may_be_several_and_overlap(run: Path, capsys: pytest.Capture
         (["--train-on", "wording=plain", "--test-on", "wording=rude"], "no episode has wording = rude"),
         (["--train-on", "wording=plain", "--test-on", "wording=plain"], "one kind and the same"),
         (["--by", "worldly"], "no episode has the attribute 'worldly'"),
-        (["--by", "run"], "needs two kinds"),
+        (["--by", "run"], "--by run needs two kinds, but every episode has the run run: take one that varies"),
+        (["--by", "world"], "no episode records a world: let it vary by `seed` under [tasks] in the recipe"),
+        (["--train-on", "wording=plain,", "--test-on", "wording=terse"], "a value that holds a comma in double quotes"),
+        (["--train-on", "wording=plain", "--test-on", 'wording=pl"ain'], 'no episode has wording = pl"ain'),
+        (["--train-on", "wording=plain", "--test-on", 'wording="plain"'], "are the very same episodes at part:1"),
         (["--by", "wording", "--checkpoints", "action:8"], "checkpoint 'action:8' is not in"),
         (["--by", "wording", "--layers", "7"], "layer"),
         (["--by", "wording", "--keep", "1.5"], "keep target"),
@@ -97,6 +102,25 @@ def test_bad_input_is_one_sentence(
     arguments: list[str], said: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said in refused([str(run), *arguments], capsys)
+
+
+@pytest.mark.parametrize(
+    ("by", "key"), [("wording", "`wordings` under [agent]"), ("temperature", "`temperature` under [agent]")]
+)
+def test_what_does_not_vary_is_said_to_come_from_the_recipe(
+    by: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_varied(tmp_path / "run", {"plain": same}, groups=1)
+    said = refused([str(tmp_path / "run"), "--by", by], capsys)
+    assert f"--by {by} needs two kinds, but every episode has the {by} " in said
+    assert key in said
+
+
+def test_a_value_with_a_comma_is_given_in_quotes() -> None:
+    from probecascade.cli.transfer import _conditions
+
+    given = ' site = "Paris, \\"Texas\\"" ,world=3'
+    assert _conditions(given, "--train-on") == {"site": '"Paris, \\"Texas\\""', "world": "3"}
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,16 +9,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from made_runs import HEADER
+from made_runs import HEADER, make_episode
 from varied_runs import Change, make_varied, rotated, same, stretched
 
-from probecascade.episode import SIGNALS
+from probecascade.episode import SIGNALS, Recording
 from probecascade.errors import DataError, StoreError, UsageError
 from probecascade.evaluation import PooledRuns, TransferMatrix, transfer_matrix
 from probecascade.evaluation.pooled import PooledRows
 from probecascade.evaluation.transfer import EVERY, OTHERS
 from probecascade.intervals import Resampling
-from probecascade.store import Run
+from probecascade.store import Run, RunWriter
 
 FEW = Resampling(resamples=200)
 
@@ -225,6 +225,72 @@ def test_conditions_pick_episodes_by_text_and_by_number(tmp_path: Path) -> None:
         pool.matching({"wording": "rude"})
 
 
+def with_values(path: Path, *values: object) -> Run:
+    """One episode for each value of the attribute `site`."""
+    with RunWriter(path, HEADER, layers=(0, 2), d_model=3, dtype="float32") as writer:
+        for number, value in enumerate(values):
+            episode = make_episode(f"task-{number}", f"group-{number}", failed=number % 2 == 0, rounds=3)
+            states = np.ones((len(episode.checkpoints), 2, 3), dtype=np.float32)
+            writer.add(Recording(replace(episode, attributes={"site": value}), states))
+    return Run.open(path)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0.12345671, 0.1234567], ["0.1234567", "0.12345671"]),
+        ([10**400, 10**400 + 1, -(10**400)], [f"-1{'0' * 400}", f"1{'0' * 400}", f"1{'0' * 399}1"]),
+        ([1, 1.0, True, "1", "true"], ["1", '"1"', '"true"', "true"]),
+        ([1e300, 2.0, 10**16, 1e16], ["2", "10000000000000000", "1e+300"]),
+        (["all kinds", "all others", '"all kinds"', "b"], [r'"\"all kinds\""', '"all kinds"', '"all others"', "b"]),
+        ([["x"], '["x"]', {"b": 1, "a": 2}, {"a": 2, "b": 1}], ['"[\\"x\\"]"', '["x"]', '{"a": 2, "b": 1}']),
+    ],
+)
+def test_no_two_values_are_one_kind_and_none_is_a_mixture(
+    tmp_path: Path, values: list[object], expected: list[str]
+) -> None:
+    pool = PooledRuns([with_values(tmp_path / "run", *values)])
+    kinds = pool.by_value("site")
+    assert list(kinds) == expected
+    assert np.sum(list(kinds.values()), axis=0).tolist() == [1] * len(values)
+    for kind, mask in kinds.items():
+        np.testing.assert_array_equal(pool.matching({"site": kind}), mask)
+
+
+def test_text_in_quotes_is_text_and_numbers_are_told_apart_to_the_last_digit(tmp_path: Path) -> None:
+    values = [0.1234567, 0.12345671, "Paris, Texas", 5, "5", 10**400, 10**400 + 1]
+    pool = PooledRuns([with_values(tmp_path / "run", *values)])
+    for wanted, place in (
+        ("0.12345670", 0),
+        ("0.12345671", 1),
+        ('"Paris, Texas"', 2),
+        ("5.0", 3),
+        ('"5"', 4),
+        (str(10**400 + 1), 6),
+    ):
+        assert np.flatnonzero(pool.matching({"site": wanted})).tolist() == [place]
+    with pytest.raises(UsageError, match=r"no episode has site = \"7: the values are 0\.1234567, "):
+        pool.matching({"site": '"7'})
+
+
+def test_an_error_lists_a_dozen_values_and_counts_the_others(tmp_path: Path) -> None:
+    pool = PooledRuns([with_values(tmp_path / "run", *range(30))])
+    with pytest.raises(UsageError, match=r"the values are 0, 1, .*, 11 and 18 more\."):
+        pool.matching({"site": "x"})
+
+
+def test_folders_of_one_name_are_told_apart_by_those_above(tmp_path: Path) -> None:
+    runs = [with_values(tmp_path / name / "run", 1, 2) for name in ("cold", "warm")]
+    pool = PooledRuns(runs)
+    assert {kind: mask.tolist() for kind, mask in pool.by_value("run").items()} == {
+        "cold/run": [True, True, False, False],
+        "warm/run": [False, False, True, True],
+    }
+    assert pool.matching({"run": "warm/run"}).tolist() == [False, False, True, True]
+    with pytest.raises(UsageError, match=r"run' is given twice: give each run once"):
+        PooledRuns([runs[0], Run.open(tmp_path / "warm" / ".." / "cold" / "run")])
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
@@ -237,9 +303,19 @@ def test_kinds_that_are_too_small_are_left_out_and_named(tmp_path: Path) -> None
     assert found.kinds == ("plain", "polite")
     assert "terse (" in found.notes[0]
     assert "fewer than 20 groups of a class" in found.notes[0]
+    assert len(found.notes) == 1
     kinds["polite"] &= kinds["plain"]
     with pytest.raises(DataError, match="needs two kinds with 20 failed and 20 successful groups each and finds plain"):
         transfer_matrix(pool, kinds, "action:2", resampling=FEW)
+
+
+def test_one_kind_under_two_names_and_a_kind_called_like_a_mixture_are_refused(tmp_path: Path) -> None:
+    pool = PooledRuns([made(tmp_path / "run", same, same, groups=50)])
+    kinds = pool.by_value("wording")
+    with pytest.raises(UsageError, match="plain and again are the very same episodes at action:2"):
+        transfer_matrix(pool, {**kinds, "again": kinds["plain"]}, "action:2", resampling=FEW)
+    with pytest.raises(UsageError, match="a kind is called 'all others', which is the name of a mixture"):
+        transfer_matrix(pool, {**kinds, OTHERS: kinds["plain"]}, "action:2", resampling=FEW)
 
 
 def test_unknown_checkpoints_layers_and_attributes_are_refused(tmp_path: Path) -> None:
