@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from probecascade.policies.taps import Tap
     from probecascade.store import Run
 
+WITH_DIRECTION = "logistic, elastic-net, mass-mean, mass-mean-whitened or lda, without the step layernorm"
+"""Kinds of probes that have a single direction, in words for an error."""
 _RANDOM = 200
+_TOP = 12
 _STATES = 2000  # of the run that directions and norms are averaged over
 
 
@@ -35,7 +38,7 @@ def explain(
         str | None, typer.Option(help="Score this episode of the run token by token: its id, or its number from 0.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="The model, where run and cascade do not name it.")] = None,
-    top: Annotated[int, typer.Option(min=1, help="Tokens to show at either end.")] = 12,
+    top: Annotated[int | None, typer.Option(min=1, help="Tokens to show at either end; default 12.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")] = "auto",
     force: Annotated[
         bool, typer.Option("--force", help="Accept a run or model that the cascade was not made for.")
@@ -63,6 +66,8 @@ def explain(
 
     if episode is not None and run is None:
         raise UsageError("--episode names an episode of a run: add --run.")
+    if episode is not None and top is not None:
+        raise UsageError("--top is about the tokens of a direction, and --episode shows a transcript: leave one out.")
     loaded = Cascade.load(cascade)
     chosen = pick_gate(loaded, gate)
     stored = None if run is None else Run.open(run)
@@ -72,7 +77,7 @@ def explain(
         from probecascade.cli.explain_episode import explain_episode
 
         return explain_episode(loaded, chosen, stored, episode, model, device=device, force=force, as_json=as_json)
-    _explain(loaded, chosen, stored, model, device=device, force=force, top=top, seed=seed, as_json=as_json)
+    _explain(loaded, chosen, stored, model, device=device, force=force, top=top or _TOP, seed=seed, as_json=as_json)
 
 
 def pick_gate(cascade: Cascade, wanted: str | None) -> Gate:
@@ -87,6 +92,13 @@ def pick_gate(cascade: Cascade, wanted: str | None) -> Gate:
             return gate
     names = ", ".join(gate.checkpoint for gate in cascade.gates)
     raise UsageError(f"--gate is {wanted!r}, but the cascade has the gates {names}: give one of these.")
+
+
+def without_direction(gate: Gate) -> str:
+    """That the gate's probe is no linear one: the beginning of an error."""
+    from probecascade.evaluation.directions import uncalibrated
+
+    return f"the probe at {gate.checkpoint}, of kind {type(uncalibrated(gate.probe)).__name__}, has no single direction"
 
 
 def load_model(cascade: Cascade, run: Run | None, name: str | None, *, device: str, force: bool) -> LoadedModel:
@@ -123,8 +135,13 @@ def _explain(
     as_json: bool,
 ) -> None:
     from probecascade.cli.tables import print_json
-    from probecascade.evaluation.directions import probe_direction
+    from probecascade.evaluation.directions import probe_direction, single_direction
 
+    if run is None and single_direction(gate.probe) is None:
+        raise UsageError(
+            f"{without_direction(gate)}: give --run, over whose states its gradient is averaged instead, or a gate "
+            f"or a cascade with a probe that has one ({WITH_DIRECTION})."
+        )
     states = None if run is None else _states(run, gate)
     direction = probe_direction(gate.probe, states)
     loaded = load_model(cascade, run, model, device=device, force=force)

@@ -153,7 +153,7 @@ def fit(
     if output.exists() and not overwrite:
         raise CascadeError(f"{str(output)!r} exists already: choose another folder, or add --overwrite.")
     stored = Run.open(run)
-    extras = Extras.of(stored, trigger, modes, allow_new)
+    extras = Extras.of(stored, trigger, modes, allow_new, given)
     result = extras.add_to(_fit(stored, settings, split_seed, parse_shares(shares), seed), stored, seed)
     held_out, notes = judge_held_out(result.cascade, stored)
     cascade = result.cascade.with_held_out(held_out.record if held_out else {})

@@ -45,9 +45,36 @@ class ProbeOptions:
         }
         if given["fusion"] not in ("early", "late"):
             raise UsageError(f"--fusion is {given['fusion']!r}: give early or late.")
+        self._check_idle(section, given)
         settings = ProbeSettings(**given)
         settings.check()
         return settings
+
+    def _check_idle(self, section: ProbeSection, given: dict[str, Any]) -> None:
+        """UsageError for what would change nothing.
+
+        Where an option takes back what a recipe fuses, how it was to be fused goes too.
+        """
+        from probecascade.probes import SEQUENCES
+
+        if given["fusion"] == "late" and not given["fuse"]:
+            if self.fusion is not None or not section.fuse:
+                raise UsageError("late fusion is about what is fused, and nothing is: add --fuse, such as --fuse text.")
+            given["fusion"] = "early"
+        elif self.fusion is not None and not given["fuse"]:
+            raise UsageError("--fusion is about what --fuse adds, and nothing is fused: add --fuse, or leave it out.")
+        if given["uses"] in given["fuse"]:
+            raise UsageError(
+                f"the probe reads {given['uses']} already: leave {given['uses']} out of what is fused, or --uses out."
+            )
+        pools = given["kind"] in SEQUENCES or given["last_layers"] > 1
+        if "average" in given["steps"] and (not pools or given["pooled"] == "average"):
+            raise UsageError(
+                "the step average makes one of several layers or checkpoints, and the probe reads one: add "
+                "--last-layers, such as 3, or leave the step out."
+            )
+        if given["pooled"] == "average" and given["last_layers"] == 1:
+            raise UsageError("one layer has nothing to average: ask for more, such as --last-layers 3:average.")
 
     def _layers(self, section: ProbeSection) -> tuple[int, str]:
         if self.last_layers is None:

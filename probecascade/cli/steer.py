@@ -39,8 +39,11 @@ def steer(
         str, typer.Option(help="add: push along the direction; remove: hold the coordinate along it.")
     ] = "add",
     strength: Annotated[
-        str, typer.Option(help="How far to push, in standard deviations of the states; each is tried both ways.")
-    ] = "10",
+        str | None,
+        typer.Option(
+            help="With add: how far to push, in standard deviations of the states; each is tried both ways. Default 10."
+        ),
+    ] = None,
     controls: Annotated[int, typer.Option(min=0, help="Random directions of equal norm to try beside it.")] = 3,
     tasks: Annotated[
         str,
@@ -70,10 +73,10 @@ def steer(
 
       probecascade steer extract/quickstart.toml --cascade cascades/atlas --mode remove --tasks fresh --limit 100
     """
-    from probecascade.cli.explain import pick_gate
+    from probecascade.cli.explain import WITH_DIRECTION, pick_gate, without_direction
     from probecascade.cli.run import pick_tasks
     from probecascade.cli.tasks import task_set
-    from probecascade.evaluation.directions import probe_direction
+    from probecascade.evaluation.directions import single_direction
     from probecascade.policies import Cascade
 
     if seed is not None and seed < 0:
@@ -82,15 +85,20 @@ def steer(
         raise UsageError(f"--mode is {mode!r}: give add or remove.")
     if tasks not in _TASKS:
         raise UsageError(f"--tasks is {tasks!r}: give one of {', '.join(_TASKS)}.")
-    strengths = _strengths(strength) if mode == "add" else ()
+    if strength is not None and mode == "remove":
+        raise UsageError("--strength says how far `add` pushes, and --mode is 'remove': leave one of them out.")
+    strengths = _strengths(strength or "10") if mode == "add" else ()
     chosen = changed(read_extract(recipe), "agent", seed=seed)
     chosen = changed(chosen, "model", device=device)
     loaded, every = Cascade.load(cascade), task_set(chosen)
     picked = pick_gate(loaded, gate)
     _check_gate(picked)
-    direction = probe_direction(picked.probe)
-    if not direction.linear:
-        raise UsageError(f"the probe at {picked.checkpoint} has no one direction to steer along: give a linear one.")
+    direction = single_direction(picked.probe)
+    if direction is None:
+        raise UsageError(
+            f"{without_direction(picked)}, so that there is nothing to steer along: give a gate or a cascade "
+            f"with a probe that has one ({WITH_DIRECTION})."
+        )
     plan = _Plan(loaded, picked, direction.vector, strengths, controls, force)
     played = _play(chosen, every, pick_tasks(loaded, every, tasks, limit), plan)
     _report(plan, mode, tasks, played, as_json)
@@ -248,13 +256,13 @@ def _report(plan: _Plan, mode: str, which: str, played: _Played, as_json: bool) 
 
 
 def _text(plan: _Plan, trials: Trials, conditions: Sequence[Condition], effects: Sequence[SteeringEffect]) -> str:
-    from probecascade.cli.tables import share_text, table
+    from probecascade.cli.tables import folded, share_text, wrapped
 
     rows = [[c.name, share_text(c.success), f"{c.tokens.value:.1f}", share_text(c.unparsable)] for c in conditions]
     lines = [
         f"the direction of the probe at {plan.gate.checkpoint}, at layer {plan.layer}: σ = {trials.spread:.3g} along "
         f"it, where a state is {trials.norm:.3g} long",
-        table(["condition", "success", "tokens per episode", "turns without an action"], rows),
+        folded(["condition", "success", "tokens per episode", "turns without an action"], rows),
         "",
         *(effect.verdict for effect in effects),
         "changes are paired with the unchanged twin of the same task and seed; 95 % intervals over groups",
@@ -270,4 +278,5 @@ def _text(plan: _Plan, trials: Trials, conditions: Sequence[Condition], effects:
     errors = sum(c.errors for c in conditions)
     if errors:
         lines.append(f"left out: {errors} episodes that ended as errors")
-    return "\n".join(lines)
+    # All but the table, which has its own width.
+    return "\n".join(line if "\n" in line else wrapped(line, indent="  ") for line in lines)

@@ -49,23 +49,14 @@ class Direction:
 def probe_direction(probe: Probe, states: NDArray[Any] | None = None) -> Direction:
     """The direction that a probe on states reads.
 
-    A `LinearProbe` has weight / scale, and a probe with a `direction()` of its own (width,) that; a calibration keeps
-    the order of scores and with it the direction. Any other is differentiated numerically at up to `GRADIENT_ROWS` of
-    `states` (n, width); rows with NaN are left out. DataError for a probe that reads more than states, that is not
-    linear where there are no states to differentiate at, or that is flat.
+    That of `single_direction` where there is one. Any other probe is differentiated numerically at up to
+    `GRADIENT_ROWS` of `states` (n, width); rows with NaN are left out. DataError for a probe that reads more than
+    states, that is not linear where there are no states to differentiate at, or that is flat.
     """
-    more = reads_beyond_states(probe)
-    if more:
-        raise DataError(
-            f"the probe reads {' and '.join(more)}, and a direction is one of states alone: "
-            "choose a gate whose probe reads nothing else."
-        )
+    found = single_direction(probe)
+    if found is not None:
+        return found
     probe = uncalibrated(probe)
-    own: Any = getattr(probe, "direction", None)
-    if isinstance(probe, LinearProbe):
-        return _unit(probe.weight / probe.scale, linear=True)
-    if callable(own) and (found := own()) is not None:
-        return _unit(np.asarray(found, dtype=np.float64), linear=True)
     if states is None:
         raise DataError(
             f"a {type(probe).__name__} is not linear and has no direction of its own: "
@@ -81,6 +72,27 @@ def probe_direction(probe: Probe, states: NDArray[Any] | None = None) -> Directi
     lengths = np.linalg.norm(gradients, axis=1)
     cosines = (gradients @ direction.vector)[lengths > 0] / lengths[lengths > 0]
     return dataclasses.replace(direction, agreement=float(cosines.mean()), episodes=len(chosen))
+
+
+def single_direction(probe: Probe) -> Direction | None:
+    """The direction that a probe on states has at every state alike; None where it has none, as of an MLP.
+
+    A `LinearProbe` has weight / scale, and a probe with a `direction()` of its own (width,) that; a calibration keeps
+    the order of scores and with it the direction. DataError for a probe that reads more than states.
+    """
+    more = reads_beyond_states(probe)
+    if more:
+        raise DataError(
+            f"the probe reads {' and '.join(more)}, and a direction is one of states alone: "
+            "choose a gate whose probe reads nothing else."
+        )
+    probe = uncalibrated(probe)
+    own: Any = getattr(probe, "direction", None)
+    if isinstance(probe, LinearProbe):
+        return _unit(probe.weight / probe.scale, linear=True)
+    if callable(own) and (found := own()) is not None:
+        return _unit(np.asarray(found, dtype=np.float64), linear=True)
+    return None
 
 
 def reads_beyond_states(probe: Probe) -> list[str]:

@@ -55,6 +55,7 @@ def test_tokens_and_neighbours_of_a_gate(lottery_run: Path, cascade: Path, capsy
     assert "tokens at observation:2, layer 2" in text
     assert repr(lens["promoted"][0]["text"]) in text
     assert "observation:1 layer 2 – observation:2 layer 2" in text
+    assert max(map(len, text.splitlines())) <= 120
 
 
 def test_without_a_run_the_model_must_be_named_where_the_cascade_only_knows_a_folder(
@@ -127,6 +128,7 @@ def test_the_coloured_transcript_holds_its_text_and_ends_every_colour() -> None:
     [
         (["--gate", "part:9"], "--gate is 'part:9', but the cascade has the gates observation:1, observation:2"),
         (["--episode", "1"], "--episode names an episode of a run: add --run"),
+        (["--run", "RUN", "--episode", "1", "--top", "5"], "--top is about the tokens of a direction"),
         (["--run", "RUN", "--episode", "999"], "the episode '999' is not in"),
         (["--run", "nowhere"], "nowhere"),
         (["--top", "0"], "--top"),
@@ -142,6 +144,27 @@ def test_a_wrong_option_is_one_sentence(
     assert out == ""
     assert words in err
     assert err.count("\n") == 1
+
+
+def test_a_probe_without_a_single_direction_says_so(lottery_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output, run = lottery_run / "bent-explained", str(lottery_run / "run")
+    command = ["fit", run, "--recall", "0.9", "--gates", "observation:1", "--layers", "2"]
+    assert cli.main([*command, "--probe", "mlp", "-o", str(output)]) == 0
+    capsys.readouterr()
+    assert cli.main(["explain", str(output)]) == 2
+    said = capsys.readouterr().err
+    assert (
+        "the probe at observation:1, of kind MLPProbe, has no single direction: give --run, over whose states" in said
+    )
+    assert "with a probe that has one (logistic, elastic-net, mass-mean, mass-mean-whitened or lda" in said
+    assert cli.main(["explain", str(output), "--run", run]) == 0
+    out = capsys.readouterr().out
+    assert "the probe is not linear: single gradients have a mean cosine of" in out
+    assert max(map(len, out.splitlines())) <= 120
+    assert cli.main(["steer", str(lottery_run / "recipe.toml"), "--cascade", str(output)]) == 2
+    said = capsys.readouterr().err
+    assert "has no single direction, so that there is nothing to steer along: give a gate or a cascade" in said
+    assert "give a run" not in said
 
 
 def test_a_probe_on_signals_has_no_direction(lottery_run: Path, capsys: pytest.CaptureFixture[str]) -> None:

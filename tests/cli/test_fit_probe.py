@@ -79,7 +79,7 @@ def test_a_recipe_says_it_and_options_go_before_it(
         made, tmp_path / "b", capsys, *given, "--probe", "logistic", "--steps", "", "--last-layers", "1", "--fuse", ""
     )
     plain = Cascade.load(tmp_path / "b").provenance["probe"]
-    assert set(plain) == {"calibrated", "class_weight", "fusion", "survivors"}
+    assert set(plain) == {"calibrated", "class_weight", "survivors"}  # `fusion` goes with what it was about
 
 
 def test_survivors_are_fewer_and_said(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,6 +105,15 @@ def test_survivors_are_fewer_and_said(made: Path, tmp_path: Path, capsys: pytest
         (["--fuse", "smell"], "name signals, text or checks once each"),
         (["--fuse", "checks"], "no probe can be fitted at action:2: no check is recorded"),
         (["--fusion", "middle"], "--fusion is 'middle': give early or late"),
+        (["--fusion", "late"], "late fusion is about what is fused, and nothing is: add --fuse"),
+        (["--fusion", "early"], "--fusion is about what --fuse adds, and nothing is fused"),
+        (
+            ["--steps", "average"],
+            "the step average makes one of several layers or checkpoints, and the probe reads one",
+        ),
+        (["--steps", "average", "--last-layers", "2:average"], "the step average makes one of several"),
+        (["--last-layers", "1:average"], "one layer has nothing to average"),
+        (["--uses", "signals", "--fuse", "signals"], "the probe reads signals already"),
         (["--probe", "mlp", "--fuse", "text"], "ask for late fusion"),
         (["--uses", "signals", "--probe", "mlp"], "a probe on signals is a logistic regression"),
     ],

@@ -84,6 +84,12 @@ def test_fit_with_a_trigger_and_modes(doubtful: Path, tmp_path: Path, capsys: py
     out = capsys.readouterr().out
     assert "a gate looks, and can fire, only where: action:1 entropy_mean >= " in out
     assert "which failure mode, given that the episode fails" in out
+    assert "looked at (f + s)" in out
+    assert "alive (f + s)" not in out
+    assert cli.main(["inspect", str(output)]) == 0
+    shown = capsys.readouterr().out
+    assert "a gate looks, and can fire, only where: action:1 entropy_mean >= " in shown
+    assert "action:1 wrong_answer" in shown
     cascade = Cascade.load(output)
     assert all(gate.trigger is not None and gate.modes is not None for gate in cascade.gates)
     assert set(cascade.provenance["modes"]) == {"action:1", "part:1"}
@@ -94,7 +100,32 @@ def test_fit_with_a_trigger_and_modes(doubtful: Path, tmp_path: Path, capsys: py
         judged["caught"]["count"] + judged["successes"] - judged["kept"]["count"]
     )
     assert cli.main(["eval", str(output), str(doubtful)]) == 0
-    assert "aborted as loop" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "aborted as loop" in out
+    assert "looked at (f + s)" in out
+    assert "looked at: alive, and where the trigger looks" in out
+
+
+def test_a_recipe_asks_for_a_trigger_and_modes_and_options_go_before_it(
+    doubtful: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "calibrate.toml"
+    text = '[targets]\nkeep = 0.9\n[gates]\nnames = ["action:1"]\n[probe]\nlayers = [4]\nstrengths = [0.01]\n'
+    recipe.write_text(f'{text}trigger = "entropy_mean:0.5"\nmodes = "rules"\n', encoding="utf-8")
+    command = ["fit", str(doubtful), "--recipe", str(recipe)]
+    assert cli.main([*command, "-o", str(tmp_path / "both")]) == 0
+    (gate,) = Cascade.load(tmp_path / "both").gates
+    assert gate.trigger is not None
+    assert gate.trigger.signal == "entropy_mean"
+    assert gate.modes is not None
+    assert cli.main([*command, "--trigger", "logprob_min:0.5", "--modes", "", "-o", str(tmp_path / "one")]) == 0
+    (gate,) = Cascade.load(tmp_path / "one").gates
+    assert gate.trigger is not None
+    assert gate.trigger.signal == "logprob_min"
+    assert gate.modes is None
+    capsys.readouterr()
+    recipe.write_text(f'{text}modes = "nowhere.csv"\n', encoding="utf-8")
+    assert "modes is 'nowhere.csv', which is no file" in refused([*command, "-o", str(tmp_path / "no")], capsys)
 
 
 def test_fit_in_json_and_by_file(doubtful: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,6 +177,8 @@ def test_triggers_are_compared(doubtful: Path, capsys: pytest.CaptureFixture[str
     out = capsys.readouterr().out
     assert "difference from gates that always look" in out
     assert "action:1 entropy_mean >= " in out
+    assert max(map(len, out.splitlines())) <= 120
+    assert "which leaves nothing to compare" in refused([*command[:-1], "1"], capsys)
     for shares in ("half", "1e400", "1,1e9999999", "1,1e-9999999", "2", "0"):
         command = ["triggers", str(doubtful), "--keep", "0.9", "--shares", shares]
         assert f"--shares is '{shares}'" in refused(command, capsys)

@@ -65,6 +65,7 @@ def test_the_coordinate_can_be_held(
     out, err = capsys.readouterr()
     assert err == ""
     assert "turns without an action" in out
+    assert max(map(len, out.splitlines())) <= 120
     assert "without a control" in out
     assert "fewer than 20 groups were played" in out
 
@@ -77,6 +78,7 @@ def test_the_coordinate_can_be_held(
         (["--strength", "2,x"], 2, "--strength is '2,x': give distinct numbers above 0"),
         (["--strength", "-2"], 2, "--strength is '-2'"),
         (["--strength", "2,2"], 2, "--strength is '2,2'"),
+        (["--mode", "remove", "--strength", "10"], 2, "--strength says how far `add` pushes"),
         (["--seed", "-1", "--mode", "push"], 2, "--seed is -1: give a whole number"),
         (["--strength", "1e300"], 2, "a push of 1e+300σ is beyond what float32 can hold"),
         (["--gate", "action:7"], 2, "the cascade has the gates observation:1"),
