@@ -86,6 +86,31 @@ def test_ctrl_c_is_130(verb: Callable[[Callable[[], object]], None]) -> None:
     assert cli.main(["probe"]) == 130
 
 
+def test_ctrl_c_during_imports_is_130_and_one_line() -> None:
+    code = (
+        "import sys\nfrom importlib.abc import MetaPathFinder\n"
+        "class Hasty(MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'probecascade.cli.transfer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Hasty())\n"
+        "from probecascade.__main__ import main\nsys.exit(main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "modes"], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "probecascade: stopped before the end.\n")
+
+
+def test_a_refusal_that_names_what_steers_a_terminal_is_one_line(
+    verb: Callable[[Callable[[], object]], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise RecipeError("the task \x1b]0;title\x07\r\n\u202etxt is unknown.")
+
+    verb(fail)
+    assert cli.main(["probe"]) == 2
+    said = capsys.readouterr().err
+    assert said == "probecascade: the task \\x1b]0;title\\x07\\r\\n\\u202etxt is unknown.\n"
+
+
 def test_a_fault_of_ours_is_not_dressed_as_bad_input(verb: Callable[[Callable[[], object]], None]) -> None:
     def fault() -> None:
         raise RuntimeError("a bug")

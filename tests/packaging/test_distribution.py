@@ -52,7 +52,7 @@ def test_the_wheels_metadata(wheel: zipfile.ZipFile) -> None:
     assert metadata["License-Expression"] == "Apache-2.0"
     assert wheel.read(f"{info}/entry_points.txt").decode().split("\n")[:2] == [
         "[console_scripts]",
-        "probecascade = probecascade.cli:main",
+        "probecascade = probecascade.__main__:main",
     ]
 
 
