@@ -16,7 +16,10 @@ from probecascade.cli.recipes import CalibrateRecipe, read_calibrate
 from probecascade.errors import CascadeError, DataError, NothingToDoError, UsageError
 
 if TYPE_CHECKING:
-    from probecascade.policies import Cascade, FitResult, ProbeSettings
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from probecascade.policies import Cascade, FitResult, GateTable, ProbeSettings
     from probecascade.probes import Interval
     from probecascade.store import Run
 
@@ -155,7 +158,7 @@ def fit(
     stored = Run.open(run)
     extras = Extras.of(stored, trigger, modes, allow_new, given)
     result = extras.add_to(_fit(stored, settings, split_seed, parse_shares(shares), seed), stored, seed)
-    held_out, notes = judge_held_out(result.cascade, stored)
+    held_out, notes = judge_held_out(result.cascade, stored, result.scored)
     cascade = result.cascade.with_held_out(held_out.record if held_out else {})
     cascade.save(output, overwrite=overwrite)
     record = fit_record(output, stored, result, cascade, notes) | {"choice": _choice(stored, settings, result)}
@@ -276,16 +279,21 @@ def _fit(
     )
 
 
-def judge_held_out(cascade: Cascade, run: Run) -> tuple[HeldOut | None, list[str]]:
-    """A new cascade on the test split, which shaped nothing, and notes on what could not be judged there."""
+def judge_held_out(cascade: Cascade, run: Run, scored: GateTable | None = None) -> tuple[HeldOut | None, list[str]]:
+    """A new cascade on the test split, which shaped nothing, and notes on what could not be judged there.
+
+    `scored`: what `score_run` gives for this cascade and run, where that is known already.
+    """
     from probecascade.cli.tables import backtest_record, interval_record
     from probecascade.evaluation import backtest_run
+    from probecascade.policies import score_run
 
+    scored = scored or score_run(run, cascade.gates, gate_answers=cascade.gate_answers)
     try:
-        result = backtest_run(cascade, run, "test")
+        result = backtest_run(cascade, run, "test", scored=scored)
     except NothingToDoError:
         return None, ["no labelled episode is in the test split: there are no held-out numbers."]
-    auroc = held_out_auroc(cascade, run)
+    auroc = held_out_auroc(cascade, run, scored.scores)
     record = backtest_record(result, cascade) | {
         "split": "test",
         "auroc": {name: None if found is None else interval_record(found) for name, found in auroc.items()},
@@ -293,16 +301,17 @@ def judge_held_out(cascade: Cascade, run: Run) -> tuple[HeldOut | None, list[str
     return HeldOut(result, auroc, record), []
 
 
-def held_out_auroc(cascade: Cascade, run: Run) -> dict[str, Interval | None]:
-    """AUROC of each gate's scores on the run's test episodes, by checkpoint; None where a class is missing."""
+def held_out_auroc(cascade: Cascade, run: Run, scores: NDArray[np.float64]) -> dict[str, Interval | None]:
+    """AUROC of each gate's scores on the run's test episodes, by checkpoint; None where a class is missing.
+
+    scores: (n_episodes, n_gates) of the whole run, NaN where a gate was not reached.
+    """
     import numpy as np
 
-    from probecascade.policies import score_run
     from probecascade.probes import auroc_interval
 
     episodes = run.episodes
     test = episodes.labelled & (cascade.split_of(episodes.group.tolist()) == "test")
-    scores = score_run(run, cascade.gates, gate_answers=cascade.gate_answers).scores
     found: dict[str, Interval | None] = {}
     for column, gate in enumerate(cascade.gates):
         use = test & ~np.isnan(scores[:, column])

@@ -15,7 +15,7 @@ from signing import write_signed
 
 from probecascade import cli
 from probecascade.evaluation import backtest_run
-from probecascade.policies import Cascade
+from probecascade.policies import Cascade, score_run
 from probecascade.store import Run
 
 from .conftest import refused
@@ -261,3 +261,44 @@ def test_eval_refuses_groups_it_was_fitted_on_other_models_and_unknown_splits(
     write_signed(output, {"provenance": record["provenance"]})
     assert "the cascade was fitted with model.weights" in refused(["eval", str(output), str(made)], capsys)
     assert cli.main(["eval", str(output), str(made), "--force"]) == 0
+
+
+@pytest.mark.parametrize("more", [(), ("--trigger", "entropy_mean:0.5"), ("--billing", "api")])
+def test_a_run_is_scored_once_and_the_held_out_numbers_are_those_of_eval(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    scored: list[int] = []
+    plain = score_run
+
+    def counted(*given: object, **options: object) -> object:
+        scored.append(1)
+        return plain(*given, **options)
+
+    output = tmp_path / "c"
+    with monkeypatch.context() as patch:
+        for place in ("policies.fit", "evaluation.backtest", "policies"):
+            patch.setattr(sys.modules[f"probecascade.{place}"], "score_run", counted)
+        assert cli.main(["fit", str(made), "--keep", "0.9", "--layers", "4", "-o", str(output), *more]) == 0
+    assert len(scored) == 1
+    cascade = Cascade.load(output)
+    again = backtest_run(cascade, Run.open(made), "test")
+    assert cascade.held_out["caught"]["count"] == again.caught_count
+    assert cascade.held_out["kept"]["count"] == again.kept_count
+    assert cascade.held_out["saved"]["tokens"]["value"] == again.saved["tokens"].share.value
+
+
+def test_a_gate_that_nobody_reaches_is_said_in_words(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "c"
+    assert cli.main(["fit", str(made), "--keep", "0.9", "--gates", "action:1", "--layers", "4", "-o", str(output)]) == 0
+    record = json.loads((output / "cascade.json").read_text())
+    gate = record["gates"][0] | {"checkpoint": "action:9", "taps": [["action:9", 4]]}
+    write_signed(output, {"gates": [gate]})
+    capsys.readouterr()
+    assert cli.main(["eval", str(output), str(made)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "test episodes come to action:9 with anything left to do: nothing is known of that gate" in text
+    assert cli.main(["eval", str(output), str(made), "--json"]) == 0
+    (note,) = json.loads(capsys.readouterr().out)["gate_notes"]
+    assert "come to action:9" in note
