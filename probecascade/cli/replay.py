@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from probecascade.cli.options import changed
-from probecascade.cli.recipes import CaptureSection, ExtractRecipe, plain
+from probecascade.cli.recipes import CaptureSection, CheckpointKind, ExtractRecipe, plain
 from probecascade.errors import NothingToDoError, UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from probecascade.models.engine import Engine
     from probecascade.store import Run
 
-CHECKPOINTS = ("prompt", "thought", "action", "observation")
+CHECKPOINTS: tuple[CheckpointKind, ...] = ("prompt", "thought", "action", "observation")
 """Those that are kept where no recipe says otherwise."""
 
 _CACHE_TOKENS = 32_768  # ids whose keys are held at once, whatever the number of slots
@@ -128,9 +128,10 @@ def _limit(recipe: ExtractRecipe, loaded: LoadedModel) -> int:
         raise UsageError(
             f"--max-tokens is {asked}, but the model {loaded.source.name!r} reads {context} tokens: give at most that."
         )
-    if asked is None and context is None:
+    limit = context if asked is None else asked
+    if limit is None:
         raise UsageError(f"the model {loaded.source.name!r} does not say how much it reads: add --max-tokens.")
-    return int(asked if asked is not None else context)
+    return int(limit)
 
 
 def _template(recipe: ExtractRecipe, chosen: Chosen, loaded: LoadedModel) -> Template:

@@ -173,7 +173,7 @@ def renderer(loaded: LoadedModel, section: str) -> Callable[[list[dict[str, str]
     tokenizer: Any = loaded.tokenizer
     if tokenizer.chat_template is None:
         raise UsageError(f'the model {loaded.source.name!r} has no chat template: set template = "plain" in {section}.')
-    return lambda messages: tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)  # type: ignore[no-any-return]
+    return lambda messages: str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
 
 def with_mark(template: Template, tokenizer: Any) -> Template:
@@ -245,7 +245,7 @@ def _said(section: dict[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def tasks_file(recipe: ExtractRecipe) -> dict[str, Any]:
-    """The header's `files` of a recipe whose tasks (and pages) are in files, so that a resumed run finds them unchanged."""
+    """The header's `files` of a recipe whose tasks (and pages) are in files: a resumed run must find them unchanged."""
     named = {"tasks": recipe.tasks.set, "pages": recipe.tasks.pages}
     files = {what: described_file(Path(path)) for what, path in named.items() if path and Path(path).is_file()}
     return {"files": files} if files else {}
