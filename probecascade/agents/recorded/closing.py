@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from probecascade.agents.recorded.records import RecordedStep
 
 FINISH = "finish"
+_TEXTS = ("text", "thought", "argument", "observation")
 
 # In the words of the environments that write them, capitals included: an agent's own "the answer is correct" differs.
 _VERDICTS = (
@@ -111,10 +112,9 @@ def closed(steps: Sequence[RecordedStep]) -> Closed:
     had = bool(kept[-1].observation.strip())
     kept[-1] = dataclasses.replace(kept[-1], observation="", observation_kind=FINISH)
     found: list[str] = []
-    for i, step in enumerate(kept):
-        texts = {name: getattr(step, name) for name in ("text", "thought", "argument", "observation")}
-        told = verdicts(texts["text"]) + verdicts(texts["observation"])
-        if told:
-            found += told
-            kept[i] = dataclasses.replace(step, **{name: without_verdicts(text) for name, text in texts.items()})
+    # Most runs hold none at all, which one look at the whole run tells.
+    if verdicts("\n".join(piece for step in kept for piece in (step.text, step.observation))):
+        for i, step in enumerate(kept):
+            found += verdicts(step.text) + verdicts(step.observation)
+            kept[i] = dataclasses.replace(step, **{name: without_verdicts(getattr(step, name)) for name in _TEXTS})
     return Closed(tuple(kept), len(steps) - len(kept), had, tuple(found))

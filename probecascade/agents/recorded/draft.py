@@ -57,7 +57,8 @@ def made_step(thought: str, action: str, argument: str, observation: str, kind: 
     The cue "Thought:" is not part of a turn.
     """
     name = action.strip()
-    call = f"Action: {name[:1].upper()}{name[1:]}[{argument}]" if name else ""
+    written = f"{name[:1].upper()}{name[1:]}[{argument}]" if name else argument.strip()
+    call = f"Action: {written}" if written else ""
     text = "\n".join(piece for piece in (thought.strip(), call) if piece)
     return RecordedStep(text, thought.strip(), name.lower(), argument, observation, observation_kind(observation, kind))
 
@@ -73,7 +74,7 @@ def marks(*checks: tuple[bool, str]) -> tuple[int, str]:
 def kind_name(value: object) -> str:
     """What a JSON value is, in words."""
     if value is None:
-        return "missing"
+        return "missing or null"
     for types, words in ((bool, "a truth value"), (str, "a text"), (list, "a list"), (dict, "an object")):
         if isinstance(value, types):
             return words if value else f"{words} that is empty"

@@ -39,7 +39,7 @@ def _turns_read(record: Mapping[str, Any]) -> Draft:
     draft = Draft(_problem(record), [])
     for number, turn in enumerate(record["trajectory"], 1):
         if not isinstance(turn, Mapping):
-            draft.problems.append(f"turn {number} is {kind_name(turn)} and no object: left out")
+            draft.problems.append(f"turn {number} is {kind_name(turn)}, not an object: left out")
             continue
         thought, command = text_of(turn.get("thought")).strip(), text_of(turn.get("action")).strip()
         response, observation = text_of(turn.get("response")).strip(), text_of(turn.get("observation"))

@@ -48,7 +48,11 @@ def _read(record: Mapping[str, Any]) -> Draft:
     # Worked examples come before the run's own question, questions that the model invented after it.
     own = [start for start in starts if asked and text[start:].split(":", 1)[1].lstrip().startswith(asked)]
     begin = (own or starts or [0])[-1]
-    return read_text(text[begin:], asked)
+    after = next((start for start in starts if start > begin), None)
+    draft = read_text(text[begin:after], asked)
+    if after is not None:
+        draft.problems.append("another question follows the run's own: left out")
+    return draft
 
 
 def read_text(text: str, asked: str = "") -> Draft:

@@ -59,6 +59,9 @@ class Reading:
         draft = self.layout.read(record)
         for problem in draft.problems:
             self._fault(line, problem)
+        while draft.steps and not draft.steps[-1].text.strip():
+            draft.steps.pop()
+            self._fault(line, "the last round holds no turn of the agent: left out")
         if not draft.steps:
             return self._fault(line, "the record has no steps: left out")
         end = closed(draft.steps)

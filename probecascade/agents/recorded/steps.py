@@ -48,7 +48,7 @@ def _fields_read(record: Mapping[str, Any]) -> Draft:
     draft = Draft(question, [])
     for number, step in enumerate(record["steps"], 1):
         if not isinstance(step, Mapping):
-            draft.problems.append(f"step {number} is {kind_name(step)} and no object: left out")
+            draft.problems.append(f"step {number} is {kind_name(step)}, not an object: left out")
             continue
         read = _round(step)
         if read.text.strip() or read.observation.strip():
