@@ -10,6 +10,8 @@ A conversation is a generator that yields requests and receives replies:
 
 What the generator returns is what `Engine.run` yields. Each slot keeps its keys between requests (only new ids are
 encoded), a head that many conversations share is encoded once, and a finished conversation's slot is refilled at once.
+Conversations share their forwards where the model attends through the attention interface of transformers; any other
+decoder with a cache that can be taken back is run one conversation after the other.
 """
 
 from __future__ import annotations
@@ -26,7 +28,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probecascade.errors import ModelError
-from probecascade.models.hooks import BlockHooks, decoder_blocks, resolve_layers, self_test
+from probecascade.models.apart import ApartCache
+from probecascade.models.hooks import (
+    BlockHooks,
+    check_readable,
+    decoder_blocks,
+    resolve_layers,
+    self_test,
+    text_config,
+)
 from probecascade.models.requests import Conversation, Fed, Feed, Request, Rewind, Sample, States, T, Turn
 from probecascade.models.sampling import Draw, draw_tokens, score_tokens
 from probecascade.models.slots import Plan, Segment, SlotCache, slot_attention
@@ -64,8 +74,9 @@ class Engine:
     """A local causal language model that drives conversations over `slots` slots of `capacity` ids each.
 
     `layers` are the layers whose states are kept, in the order of the states' second axis. Constructing it runs
-    the hooks' self-test and compares a forward through the slots with a plain one. Raises ModelError for layers out
-    of range or a model that the engine cannot drive.
+    the hooks' self-test and compares a forward through the slots with a plain one. `batched` says whether conversations
+    share forwards. Raises ModelError for layers out of range or a model that the engine cannot drive: compiled, with a
+    recurrent state (Mamba), or with a cache that gives other logits than the whole text.
     """
 
     def __init__(
@@ -78,24 +89,25 @@ class Engine:
         capacity: int = 2048,
         max_batch_tokens: int = 2048,
     ) -> None:
+        check_readable(model)
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.n_layers = len(decoder_blocks(model))
-        text_config = model.config.get_text_config()
-        self.d_model = int(text_config.hidden_size)
+        config = text_config(model)
+        self.d_model = int(config.hidden_size)
         self.layers = resolve_layers(layers, self.n_layers) if layers else ()
         self.slots = slots
-        limit = getattr(text_config, "max_position_embeddings", None)
+        limit = getattr(config, "max_position_embeddings", None)
         self.capacity = min(capacity, int(limit)) if limit else capacity
         self.max_batch_tokens = max_batch_tokens
         self.device = next(model.parameters()).device
         self.tokens_computed = 0
-        self._cache = SlotCache(slots, self.capacity)
+        self._cache: SlotCache | ApartCache = SlotCache(slots, self.capacity)
         self._heads: OrderedDict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = OrderedDict()
         self._captured: dict[int, Tensor] = {}
         self._keep_index: Tensor | None = None
         self_test(model)
-        self._prove_slots()
+        self._prove_cache()
         self._running = False
 
     def encode(self, text: str, *, plain: bool = False) -> list[int]:
@@ -141,33 +153,45 @@ class Engine:
             for slot in live.values():
                 slot.conversation.close()
 
-    @torch.inference_mode()
-    def _prove_slots(self) -> None:
-        """One short text through a slot, in two ways of feeding, must give the logits of a plain forward.
+    @property
+    def batched(self) -> bool:
+        """Whether a forward takes tokens of several conversations at once."""
+        return isinstance(self._cache, SlotCache)
 
-        A model that does not attend through the attention interface of transformers (ALiBi, recurrent state) would
-        otherwise be driven without its past and give plausible nonsense.
+    @torch.inference_mode()
+    def _prove_cache(self) -> None:
+        """Choose the cache: slots if the model attends to them, else one for each conversation.
+
+        A short text in two ways of feeding must give the logits of a plain forward. A model driven without its past
+        would give plausible nonsense.
         """
-        ids = [i % int(self.model.config.get_text_config().vocab_size) for i in range(5, 12)]
+        ids = [i % int(text_config(self.model).vocab_size) for i in range(5, 12)]
         own: Tensor = self.model(input_ids=torch.tensor([ids], device=self.device), use_cache=False).logits[0, 3:]
-        try:
-            rows = [self._forward(ids[:4], [Segment(0, 0, 4, 0)], [], [3], 0)]
-            rows += [self._forward([ids[p]], [Segment(0, p, 1, 0)], [], [0], 0) for p in range(4, len(ids))]
-        except ModelError:
-            raise
-        except Exception as error:
+        problem = self._trial(ids, own)
+        if problem:
+            self._cache = ApartCache(self.model)
+            problem = self._trial(ids, own)
+        if problem:
             raise ModelError(
-                f"{type(self.model).__name__} cannot be driven over slots ({type(error).__name__}: {error}); "
-                "give a decoder that uses the attention interface of transformers."
-            ) from error
+                f"{type(self.model).__name__} cannot be driven with a cache ({problem}); "
+                "give a decoder whose cache transformers can keep and crop."
+            )
+        self._cache.clear(0)
+        self.tokens_computed = 0
+
+    def _trial(self, ids: list[int], own: Tensor) -> str:
+        """Why the cache does not hold the model's past, given its own logits after the fourth id on; else empty."""
+        plan = Plan([Segment(0, 0, 4, 0)])
+        try:
+            rows = [self._run_model(ids[:4], plan, [3])]
+            if self.batched and plan.attended != set(range(self.n_layers)):
+                return "it does not attend through the attention interface of transformers"
+            rows += [self._run_model([ids[p]], Plan([Segment(0, p, 1, 0)]), [0]) for p in range(4, len(ids))]
+        except Exception as error:  # a foreign model may fail in any way
+            return f"{type(error).__name__}: {error}"
         gap = float((torch.cat(rows).float() - own.float()).norm() / own.float().norm().clamp_min(1e-12))
         tolerance = 1e-4 if own.dtype == torch.float32 else 5e-2
-        if not gap <= tolerance:
-            raise ModelError(
-                f"{type(self.model).__name__} gives other logits over slots than by itself (relative error {gap:.2g}, "
-                f"allowed {tolerance:g}); give a decoder that uses the attention interface of transformers."
-            )
-        self.tokens_computed = 0
+        return "" if gap <= tolerance else f"relative error of its logits {gap:.2g}, allowed {tolerance:g}"
 
     # One turn of the wheel ---------------------------------------------------------------------------------------
 
@@ -185,7 +209,9 @@ class Engine:
             room -= len(feeding[-1][1])
         if not feeding:
             return
-        self._feed(sorted(feeding, key=lambda pair: pair[0].index))
+        feeding.sort(key=lambda pair: pair[0].index)
+        for together in [feeding] if self.batched else [[pair] for pair in feeding]:
+            self._feed(together)
         spent = time.perf_counter() - started
         total = sum(len(chunk) for _, chunk in feeding)
         for slot, chunk in feeding:
@@ -252,18 +278,10 @@ class Engine:
         self, ids: list[int], segments: list[Segment], keep: list[int], ends: list[int], shared: int
     ) -> Tensor:
         """Logits (len(ends), vocab) at the flat indices `ends`; states at `keep` go to `self._captured`."""
-        plan = Plan(segments, shared)
         self._keep_index = torch.tensor(keep, device=self.device) if keep else None
         self._captured.clear()
         try:
-            with slot_attention(self.model, self._cache, plan):
-                output = self.model(
-                    input_ids=torch.tensor([ids], device=self.device),
-                    position_ids=plan.positions(self.device),
-                    cache=self._cache,
-                    use_cache=True,
-                    logits_to_keep=torch.tensor(ends or [0], device=self.device),
-                )
+            logits = self._run_model(ids, Plan(segments, shared), ends)
         finally:
             self._keep_index = None  # the hooks stay on between results, when the caller may use the model too
         self.tokens_computed += len(ids)
@@ -272,6 +290,21 @@ class Engine:
             raise ModelError(
                 f"the hooks on layers {missing} gave nothing in a forward; "
                 "a compiled model hides its blocks: give the plain one."
+            )
+        return logits
+
+    def _run_model(self, ids: list[int], plan: Plan, ends: list[int]) -> Tensor:
+        """Logits (len(ends), vocab) at the flat indices `ends`."""
+        if isinstance(self._cache, ApartCache):
+            (segment,) = plan.segments
+            return self._cache.forward(ids, segment, ends, self.device)
+        with slot_attention(self.model, self._cache, plan):
+            output = self.model(
+                input_ids=torch.tensor([ids], device=self.device),
+                position_ids=plan.positions(self.device),
+                cache=self._cache,
+                use_cache=True,
+                logits_to_keep=torch.tensor(ends or [0], device=self.device),
             )
         logits: Tensor = output.logits[0]
         return logits

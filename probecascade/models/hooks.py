@@ -20,15 +20,36 @@ from probecascade.errors import ModelError
 Receive = Callable[[int, Tensor], None]
 
 
+def check_readable(model: Any) -> None:
+    """ModelError for a model whose blocks cannot be read one by one: compiled, or with a recurrent state."""
+    if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None:
+        raise ModelError("this model is compiled, which hides its blocks from hooks: give the plain model.")
+    if getattr(model, "_is_stateful", False):
+        raise ModelError(
+            f"{type(model).__name__} keeps a recurrent state, which cannot be taken back to an earlier token: "
+            "give a decoder that only attends."
+        )
+
+
+def text_config(model: Any) -> Any:
+    """The configuration of the model's decoder: its own, or the text part of a model that also sees or hears."""
+    config = model.config
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def _decoder(model: Any) -> nn.Module:
+    """The model without its head, and without encoders of pictures or sound."""
+    found = model.get_decoder() if hasattr(model, "get_decoder") else None
+    return found if isinstance(found, nn.Module) else model
+
+
 def decoder_blocks(model: nn.Module) -> nn.ModuleList:
     """The decoder's blocks in order, whatever the architecture calls them.
 
     Raises ModelError where no module list has as many entries as the configuration has layers.
     """
-    config: Any = model.config
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    wanted = int(text.num_hidden_layers)
-    for _, module in model.named_modules():
+    wanted = int(text_config(model).num_hidden_layers)
+    for _, module in _decoder(model).named_modules():
         if isinstance(module, nn.ModuleList) and len(module) == wanted:
             return module
     raise ModelError(
@@ -115,9 +136,11 @@ class BlockHooks:
 
 
 def unembed(model: nn.Module, hidden: Tensor) -> Tensor:
-    """Logits from last-block states: the model's own final norm, head and soft cap. (..., d_model) -> (..., vocab)."""
-    base = getattr(model, getattr(model, "base_model_prefix", ""), model)
-    inner = getattr(base, "decoder", base)
+    """Logits from last-block states: the model's own final norm, head, scale and soft cap.
+
+    (..., d_model) -> (..., vocab). Raises ModelError where there is no final norm under a known name.
+    """
+    inner = _decoder(model)
     for name in ("norm", "ln_f", "final_layer_norm", "final_layernorm", "final_norm"):
         norm = getattr(inner, name, None)
         if isinstance(norm, nn.Module):
@@ -128,7 +151,12 @@ def unembed(model: nn.Module, hidden: Tensor) -> Tensor:
         )
     head = model.get_output_embeddings()  # type: ignore[operator]
     logits: Tensor = head(norm(hidden))
-    cap = getattr(model.config, "final_logit_softcapping", None)
+    config = text_config(model)
+    if getattr(config, "logits_scaling", None):  # Granite divides
+        logits = logits / config.logits_scaling
+    if getattr(config, "logit_scale", None):  # Cohere multiplies
+        logits = logits * config.logit_scale
+    cap = getattr(config, "final_logit_softcapping", None)
     return torch.tanh(logits / cap) * cap if cap else logits
 
 
@@ -141,7 +169,7 @@ def self_test(model: nn.Module) -> None:
     """
     n_layers = len(decoder_blocks(model))
     fired: dict[int, list[Tensor]] = {}
-    ids = torch.arange(5, 13, device=next(model.parameters()).device)[None] % int(model.config.vocab_size)  # type: ignore[union-attr, arg-type]
+    ids = torch.arange(5, 13, device=next(model.parameters()).device)[None] % int(text_config(model).vocab_size)
     with BlockHooks(model, range(n_layers + 1), lambda layer, h: fired.setdefault(layer, []).append(h)):
         logits: Tensor = model(input_ids=ids, use_cache=False).logits
     for layer in range(n_layers + 1):

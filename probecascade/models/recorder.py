@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from probecascade.errors import ModelError
-from probecascade.models.hooks import BlockHooks, decoder_blocks, resolve_layers, self_test
+from probecascade.models.hooks import BlockHooks, check_readable, decoder_blocks, resolve_layers, self_test
 
 States = Mapping[int, NDArray[np.float32]]
 
@@ -135,8 +135,7 @@ class Recorder:
         config = getattr(model, "config", None)
         if not isinstance(model, torch.nn.Module) or config is None or config.is_encoder_decoder:
             raise ModelError(f"{type(model).__name__} cannot be hooked: give a decoder-only model from transformers.")
-        if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None:
-            raise ModelError("this model is compiled, which hides its blocks from hooks: give the plain model.")
+        check_readable(model)
         if model.training:
             raise ModelError("this model is in training mode, where dropout blurs states: call model.eval().")
         self.layers = resolve_layers(layers, len(decoder_blocks(model))) if layers else ()

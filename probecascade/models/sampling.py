@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-
 _SCORED = 256  # rows of logits that are normalised at once
 
 

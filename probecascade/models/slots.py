@@ -107,6 +107,7 @@ class Plan:
         self.runs = tuple(s for s in segments if s.count > 1)
         self.shared = shared  # tokens at the head of every single's slot that are the same in all of them
         self.n_tokens = sum(s.count for s in segments)
+        self.attended: set[int] = set()  # layers that attended to their slots in this forward
         self._cache: dict[tuple[str, torch.device], Any] = {}
 
     def positions(self, device: torch.device) -> Tensor:
@@ -222,6 +223,19 @@ def _grouped_scores_attention(
     return out.reshape(rows, heads, dim)
 
 
+def _dot_product_attention(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float, cap: float | None
+) -> Tensor:
+    """(rows, heads, n, dim) over keys (rows, kv_heads, length, dim); scores softly capped as in Gemma 2 if `cap`."""
+    if cap is None:
+        return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale, enable_gqa=True)
+    group = query.shape[1] // keys.shape[1]
+    keys, values = keys.repeat_interleave(group, dim=1), values.repeat_interleave(group, dim=1)
+    scores = torch.tanh(torch.matmul(query, keys.transpose(2, 3)) * (scale / cap)) * cap
+    weights = torch.softmax(scores.float().masked_fill_(~mask, float("-inf")), dim=-1)
+    return torch.matmul(weights.to(query.dtype), values)
+
+
 def _attend(
     module: nn.Module,
     query: Tensor,
@@ -236,13 +250,12 @@ def _attend(
     """Attention function in the form that transformers calls: query (1, heads, n, dim) -> (1, n, heads, dim)."""
     active = _ACTIVE.get()
     assert active is not None, "slot attention outside a slot forward"
-    if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None or kwargs.get("position_bias") is not None:
-        raise ModelError(
-            f"{type(module).__name__} uses attention soft caps, sinks or position biases, "
-            "which the engine does not support; give a model without them."
-        )
+    if kwargs.get("s_aux") is not None or kwargs.get("position_bias") is not None:
+        raise ModelError(f"{type(module).__name__} uses attention sinks or position biases, which slots do not hold.")
+    cap: float | None = kwargs.get("softcap")
     cache, plan = active
     layer = int(module.layer_idx)  # type: ignore[arg-type]
+    plan.attended.add(layer)
     keys, values = cache.keys[layer], cache.values[layer]
     _, heads, n, dim = query.shape
     scale = dim**-0.5 if scaling is None else scaling
@@ -250,7 +263,7 @@ def _attend(
     if plan.singles:
         decode = plan.decode(query.device)
         rows = decode.spread(query[0, :, decode.offsets].transpose(0, 1))
-        shared = decode.shared if sliding_window is None else 0
+        shared = decode.shared if sliding_window is None and cap is None else 0
         k, v = decode.pick(keys, shared), decode.pick(values, shared)
         if shared:
             slot = plan.singles[0].slot
@@ -258,15 +271,13 @@ def _attend(
             result = _grouped_scores_attention(rows, k, v, decode, head, scale, sliding_window)
         else:
             mask = decode.windowed(sliding_window)[:, None, None]
-            result = F.scaled_dot_product_attention(
-                rows[:, :, None], k, v, attn_mask=mask, scale=scale, enable_gqa=True
-            )[:, :, 0]
+            result = _dot_product_attention(rows[:, :, None], k, v, mask, scale, cap)[:, :, 0]
         out[decode.offsets] = decode.gather(result)
     for run in plan.runs:
         q = query[:, :, run.offset : run.offset + run.count]
         k, v = keys[run.slot : run.slot + 1, :, : run.end], values[run.slot : run.slot + 1, :, : run.end]
         mask = plan.causal(run, sliding_window, query.device)
-        result = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=True)
+        result = _dot_product_attention(q, k, v, mask, scale, cap)
         out[run.offset : run.offset + run.count] = result[0].transpose(0, 1)
     return out[None], None
 

@@ -621,16 +621,51 @@ def test_layers_out_of_range_are_refused() -> None:
         make_engine(make_model("llama"), layers=[4])
 
 
-@pytest.mark.parametrize("kind", ["gemma2", "gpt_oss"])
-def test_models_with_soft_caps_or_sinks_are_refused(kind: str) -> None:
-    with pytest.raises(ModelError, match="soft caps, sinks or position biases"):
-        make_engine(make_model(kind))
+def test_attention_that_slots_do_not_reach_is_noticed_where_it_hardly_counts() -> None:
+    model = make_model("bloom", dtype=torch.bfloat16)
+    for block in model.transformer.h:
+        block.self_attention.dense.weight.mul_(1e-3)
+    engine = make_engine(model)  # in half precision, logits without the past are within rounding of the right ones
+    assert not engine.batched
+    (one,) = engine.run([talk(0, [random_ids(9)], 4)])
+    assert one.error(model) < 5e-2
 
 
-@pytest.mark.parametrize("kind", ["bloom"])
-def test_models_that_do_not_attend_through_the_interface_are_refused(kind: str) -> None:
-    with pytest.raises(ModelError, match="attention interface of transformers"):
-        make_engine(make_model(kind))
+def test_a_model_that_does_not_keep_its_past_is_refused() -> None:
+    model = make_model("bloom")
+    inner = model.forward
+
+    def forward(input_ids: Any, cache: Any = None, use_cache: bool = False, **kwargs: Any) -> Any:
+        return inner(input_ids=input_ids, use_cache=False)
+
+    model.forward = forward
+    with pytest.raises(ModelError, match=r"cannot be driven with a cache .*its cache holds fewer"):
+        make_engine(model)
+
+
+def test_a_model_that_reads_its_past_wrongly_is_refused() -> None:
+    model = make_model("bloom")
+    inner = model.forward
+
+    def forward(input_ids: Any, cache: Any = None, **kwargs: Any) -> Any:
+        output = inner(input_ids=input_ids, cache=cache, **kwargs)
+        for layer in getattr(cache, "layers", ()):
+            layer.values = layer.values.roll(1, dims=2)
+        return output
+
+    model.forward = forward
+    with pytest.raises(ModelError, match=r"cannot be driven with a cache .*relative error of its logits"):
+        make_engine(model)
+
+
+def test_compiled_models_are_refused() -> None:
+    model = make_model("llama")
+    wrapped = torch.compile(model, backend="eager")
+    with pytest.raises(ModelError, match="compiled, which hides its blocks from hooks"):
+        make_engine(wrapped)
+    model.compile(backend="eager")
+    with pytest.raises(ModelError, match="compiled, which hides its blocks from hooks"):
+        make_engine(model)
 
 
 def test_the_tokenizers_padding_side_has_no_effect_and_is_left_alone() -> None:

@@ -16,6 +16,8 @@ from transformers import PreTrainedTokenizerFast
 VOCAB = 264
 LAYERS = 3
 END = 256
+WINDOW = 5
+"""Of the layers that slide: short, so that every conversation of the tests outgrows it."""
 
 _SIZES: dict[str, Any] = {
     "vocab_size": VOCAB,
@@ -46,15 +48,47 @@ _CONFIGS: dict[str, Callable[[], Any]] = {
     "gpt2": lambda: transformers.GPT2Config(**_GPT2),
     "gpt2_scaled": lambda: transformers.GPT2Config(**_GPT2, scale_attn_by_inverse_layer_idx=True),
     "neox": lambda: transformers.GPTNeoXConfig(**_SIZES, intermediate_size=64),
-    "mistral": lambda: transformers.MistralConfig(**_LLAMA, sliding_window=5),
-    "gemma2": lambda: transformers.Gemma2Config(**_LLAMA, head_dim=8, attn_logit_softcapping=50.0),
-    "gpt_oss": lambda: transformers.GptOssConfig(**_LLAMA, head_dim=8, num_local_experts=2, num_experts_per_tok=1),
+    "mistral": lambda: transformers.MistralConfig(**_LLAMA, sliding_window=WINDOW),
+    "opt": lambda: transformers.OPTConfig(**_SIZES, ffn_dim=64, word_embed_proj_dim=32, init_std=0.3),
+    "qwen3": lambda: transformers.Qwen3Config(**_LLAMA, head_dim=8),
+    "gemma2": lambda: transformers.Gemma2Config(
+        **_LLAMA, head_dim=8, sliding_window=WINDOW, attn_logit_softcapping=2.0, final_logit_softcapping=30.0
+    ),
+    "gemma3": lambda: transformers.Gemma3TextConfig(
+        **_LLAMA,
+        head_dim=8,
+        sliding_window=WINDOW,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
+    "phi3": lambda: transformers.Phi3Config(**_LLAMA, sliding_window=WINDOW),
+    "falcon": lambda: transformers.FalconConfig(**_SIZES, multi_query=True, bias=False, alibi=False),
+    "falcon_alibi": lambda: transformers.FalconConfig(**_SIZES, multi_query=False, bias=True, alibi=True),
+    "falcon_40b": lambda: transformers.FalconConfig(**_SIZES, new_decoder_architecture=True, num_kv_heads=2),
+    "olmo2": lambda: transformers.Olmo2Config(**_LLAMA),
+    "granite": lambda: transformers.GraniteConfig(
+        **_LLAMA, embedding_multiplier=2.0, residual_multiplier=0.5, logits_scaling=4.0, attention_multiplier=0.3
+    ),
+    "mixtral": lambda: transformers.MixtralConfig(**_LLAMA, num_local_experts=4, num_experts_per_tok=2),
+    "qwen3_moe": lambda: transformers.Qwen3MoeConfig(
+        **_LLAMA, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32
+    ),
+    "gpt_oss": lambda: transformers.GptOssConfig(
+        **_LLAMA, head_dim=8, sliding_window=WINDOW, num_local_experts=2, num_experts_per_tok=1
+    ),
     "bloom": lambda: transformers.BloomConfig(
         vocab_size=VOCAB, hidden_size=32, n_layer=LAYERS, n_head=4, initializer_range=0.3
     ),
     "mamba": lambda: transformers.MambaConfig(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=LAYERS, state_size=4),
+    "recurrent_gemma": lambda: transformers.RecurrentGemmaConfig(**_LLAMA, lru_width=32, attention_window_size=8),
 }
 SUPPORTED = ("llama", "qwen2", "gpt2", "gpt2_scaled", "neox", "mistral")
+"""Those of the tests that need more than one architecture; `BATCHED` and `APART` are all that are supported."""
+
+BATCHED = (*SUPPORTED, "opt", "qwen3", "gemma2", "gemma3", "phi3", "olmo2", "granite", "mixtral", "qwen3_moe")
+"""Decoders whose conversations share forwards."""
+
+APART = ("falcon", "falcon_alibi", "falcon_40b", "bloom", "gpt_oss")
+"""Decoders that are run one conversation after the other."""
 
 
 def make_model(kind: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32) -> Any:
@@ -84,7 +118,7 @@ def _input_of(module: Any) -> Iterator[list[torch.Tensor]]:
 
 
 def final_norm(model: Any) -> Any:
-    for path in ("model.norm", "transformer.ln_f", "gpt_neox.final_layer_norm"):
+    for path in ("model.norm", "transformer.ln_f", "gpt_neox.final_layer_norm", "model.decoder.final_layer_norm"):
         with contextlib.suppress(AttributeError):
             return model.get_submodule(path)
     raise LookupError(type(model).__name__)
