@@ -27,6 +27,7 @@ from probecascade.cli.reread import reread
 from probecascade.cli.run import run
 from probecascade.cli.steer import steer
 from probecascade.cli.sweep import sweep
+from probecascade.cli.transcripts import transcripts
 from probecascade.cli.transfer import transfer
 from probecascade.cli.triggers import triggers
 from probecascade.errors import ProbecascadeError
@@ -76,6 +77,7 @@ app.command("inspect", short_help="Show what a run or a cascade holds, or one ep
 app.command("sweep", short_help="Probe every layer and checkpoint of a run.")(sweep)
 app.command("explain")(explain)
 app.command("steer", short_help="Push the hidden states along a probe's direction.")(steer)
+app.command("transcripts", short_help="Say what a file of recorded runs holds.")(transcripts)
 app.command("transfer", short_help="Fit probes on episodes of one kind, test on another.")(transfer)
 app.command("adapt", short_help="Move a cascade's probes to new conditions.")(adapt)
 app.command("recalibrate", short_help="Set a cascade's thresholds anew on new episodes.")(recalibrate)
