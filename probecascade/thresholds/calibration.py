@@ -318,8 +318,8 @@ def _refuse_one_class(data: GateScores) -> None:
         )
     if np.isnan(data.scores).all():
         raise DataError(
-            "none of the calibration episodes has a score at any gate (NaN: the gate was not reached, or did not look). "
-            "Give gates that some of them reach."
+            "none of the calibration episodes has a score at any gate (NaN: it was not reached, or did not look): "
+            "give gates that some of them reach."
         )
 
 

@@ -20,6 +20,8 @@ OFF = float("inf")
 LOWEST = -float(np.finfo(np.float64).max)
 """Threshold of a gate that fires at every score."""
 
+_LARGEST = 1e300  # differences of anything beyond may overflow
+
 
 @dataclass(frozen=True, slots=True)
 class GateScores:
@@ -47,6 +49,11 @@ class GateScores:
             raise DataError(f"{labels.size} labels were given for {len(table)} episodes: give one per row of scores.")
         if np.isinf(table).any():
             raise DataError("scores hold infinite values: give finite scores, NaN where a gate was not reached.")
+        if np.nanmax(np.abs(table), initial=0.0) > _LARGEST:
+            raise DataError(
+                f"scores reach {np.nanmax(np.abs(table)):.3g}, and beyond {_LARGEST:g} their differences may overflow: "
+                "divide them all by the same number."
+            )
         reached = ~np.isnan(table)
         costs = np.where(reached, 1.0, np.nan) if cost_after is None else np.asarray(cost_after, dtype=np.float64)
         if costs.shape != table.shape:

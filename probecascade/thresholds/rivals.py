@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -106,12 +107,20 @@ def maxrank(problem: Problem) -> Found:
     certifying = ~data.failed & ~reference
     allowed = allowed_misses(int(certifying.sum()), 1 - keep, delta=problem.delta)
     thresholds = np.full(data.scores.shape[1], OFF)
+    notes: tuple[str, ...] = ()
     if allowed >= 0:
         columns = [np.sort(column[~np.isnan(column)]) for column in data.scores[reference].T]
         ranks = np.stack([_ranks(c, data.scores[certifying, g]) for g, c in enumerate(columns)], axis=1)
         level = float(np.sort(ranks.max(axis=1))[::-1][allowed])
         thresholds = np.array([_over(column, level) for column in columns])
-    return _found(problem, keep, certifying, _REFERENCE, allowed, thresholds)
+        if level == 1.0:
+            notes = (
+                f"more than {allowed} of the {int(certifying.sum())} successes that certify lie above all that rank "
+                "the gates, at one gate or another, so no gate may fire and the promise is kept by aborting nothing: "
+                "give fewer gates or more successes, or choose the method certified",
+            )
+    found = _found(problem, keep, certifying, _REFERENCE, allowed, thresholds)
+    return replace(found, notes=(*found.notes, *notes))
 
 
 def _units(problem: Problem) -> Problem:

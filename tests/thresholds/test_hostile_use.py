@@ -291,3 +291,27 @@ def test_gates_out_of_order_are_said_where_a_catch_target_counts_them() -> None:
     (note,) = calibrate(scores, failed, cost_after=costs, catch={0: 0.3, 1: 0.5}).notes
     assert note.startswith("4 failed episodes reach a gate up to gate 0 only after a later one")
     assert not calibrate(scores, failed, cost_after=costs, keep=0.8).notes
+
+
+@pytest.mark.parametrize("method", ["certified", "empirical", "paper", "uniform", "single", "maxrank"])
+def test_the_largest_scores_that_are_taken_overflow_nowhere(method: str) -> None:
+    scores, failed = plain(120, 3)
+    widest = np.clip(scores, -1, 1) * 1e300
+    for targets in ({"keep": 0.9},) if method != "certified" else ({"keep": 0.9}, {"keep": 0.8, "catch": {2: 0.5}}):
+        for groups in (None, np.arange(len(failed)) // 3):
+            calibrate(widest, failed, groups, method=method, **targets).evaluate(widest, failed, groups)
+
+
+def test_ranks_that_leave_no_room_are_said_in_words() -> None:
+    rng = np.random.default_rng(3)
+    failed = np.arange(260) < 60
+    scores = rng.normal(size=(260, 8))
+    result = calibrate(scores, failed, keep=0.95, confidence=0.9, method="maxrank")
+    assert result.certified
+    assert np.isinf(result.thresholds).all()
+    (note,) = [note for note in result.notes if "lie above all that rank the gates" in note]
+    assert "no gate may fire" in note
+    assert note[0].upper() + note[1:] in result.promise
+    roomy = calibrate(scores[:, :1], failed, keep=0.9, confidence=0.9, method="maxrank")
+    assert np.isfinite(roomy.thresholds).all()
+    assert not roomy.notes

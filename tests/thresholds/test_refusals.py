@@ -38,6 +38,10 @@ def refused(error: type[ProbecascadeError], words: str, arguments: dict[str, Any
 ARRAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "infinite score": ("infinite", {"scores": changed(SCORES, (0, 0), INF)}),
     "minus infinite score": ("infinite", {"scores": changed(SCORES, (0, 0), -INF)}),
+    "scores beyond the differences of floats": (
+        "scores reach 1.7e.308.*divide them all",
+        {"scores": changed(SCORES, (0, 0), 1.7e308)},
+    ),
     "flat scores": (r"shape \(4,\)", {"scores": SCORES[:, 0]}),
     "deep scores": (r"shape \(4, 2, 1\)", {"scores": SCORES[:, :, None]}),
     "no gate": (r"shape \(4, 0\)", {"scores": SCORES[:, :0], "cost_after": None}),
