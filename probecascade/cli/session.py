@@ -21,7 +21,6 @@ from probecascade.agents.react import AgentSettings, ReActAgent
 from probecascade.agents.templates import Template, chat_template, plain_template
 from probecascade.cli.recipes import ExtractRecipe, plain
 from probecascade.cli.tasks import TaskSet, repeated, task_set
-from probecascade.environments import WikiSettings
 from probecascade.episode import Recording, Task
 from probecascade.errors import CascadeError, UsageError
 from probecascade.interfaces import StoppingPolicy
@@ -37,7 +36,6 @@ SPLIT: Mapping[str, Any] = {"seed": 0, "shares": [50, 25, 25]}
 
 T = TypeVar("T")
 
-_WIKI_KEYS = tuple(setting.name for setting in dataclasses.fields(WikiSettings))
 _MARGIN = 128  # ids for a longer question, a forced answer, a side question
 
 
@@ -230,18 +228,13 @@ def _described(recipe: ExtractRecipe, templates: Mapping[str, Template]) -> dict
         "split": dict(SPLIT),
         "recipe": record,
         "recipe_identity": {
-            "tasks": _said(tasks | {key: Path(tasks[key]).name for key in ("set", "pages") if tasks[key]}, "pages"),
-            "environment": _said(record["environment"], *_WIKI_KEYS),
+            "tasks": tasks | {key: Path(tasks[key]).name for key in ("set", "pages") if tasks[key]},
+            "environment": record["environment"],
             "agent": agent,
         },
         **tasks_file(recipe),
         "versions": versions(),
     }
-
-
-def _said(section: dict[str, Any], *keys: str) -> dict[str, Any]:
-    """A section without those of the keys that say nothing: runs from before there were such keys go on."""
-    return {key: value for key, value in section.items() if value is not None or key not in keys}
 
 
 def tasks_file(recipe: ExtractRecipe) -> dict[str, Any]:

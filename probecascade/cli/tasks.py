@@ -2,45 +2,74 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from probecascade.cli.recipes import EnvironmentSection, ExtractRecipe, TasksSection
 from probecascade.environments import (
+    F1_SUCCESS,
     AtlasSettings,
     Example,
+    FlakyEnvironment,
+    WikiEnvironment,
+    WikiSettings,
     atlas_environment,
     atlas_examples,
     atlas_task,
-    load_tasks,
+    open_tasks,
+    tasks_of,
+    worked_examples,
 )
 from probecascade.episode import Task
 from probecascade.errors import NothingToDoError, UsageError
 from probecascade.interfaces import Environment
 
+_ROUNDS, _PUBLIC_ROUNDS = 20, 8  # rounds of an episode unless the recipe says: own tasks, those of public sets
 _FRESH = 2000  # tasks beyond a recipe's that are looked through, since a generated world has no end
 
 
 @dataclass(frozen=True)
 class TaskSet:
-    """`tasks` are those of the recipe, in its order; `settings` shape the environment and the worked examples.
+    """`tasks` are those of the recipe, in its order; `settings` shape the invented world, `wiki` what is searched.
 
-    The examples are always those of the invented world, made flaky where the environment is: they show the
-    format, whatever the tasks are about.
+    The worked examples of public sets are questions or claims; those of all other tasks are of the invented world,
+    made flaky where the environment is: they show the format, whatever the tasks are about.
     """
 
     tasks: tuple[Task, ...]
     settings: AtlasSettings
     beyond: tuple[Task, ...] | None = field(default=())  # later tasks of a file; None: the world has no end
+    wiki: WikiSettings = field(default_factory=WikiSettings)
+    public: bool = False
+    max_rounds: int = _ROUNDS
+
+    @property
+    def usage(self) -> str:
+        """The tools of the tasks as an instruction names them, such as "Search[title] or Finish[answer]"."""
+        return WikiEnvironment.of(self.wiki).usage
 
     def environment(self, task: Task, seed: int) -> Environment:
         """A new environment for one episode of a task."""
-        return atlas_environment(self.settings, seed)
+        if self.wiki == WikiSettings():
+            return atlas_environment(self.settings, seed)
+        wiki = WikiEnvironment.of(self.wiki)
+        return FlakyEnvironment(wiki, self.settings.flakiness, seed) if self.settings.flakiness else wiki
 
     def examples(self) -> tuple[Example, ...]:
         """The worked examples of the prompt."""
-        return atlas_examples(self.settings)
+        return worked_examples(self.wiki) if self.public else atlas_examples(self.settings)
+
+    def settled(self, recipe: ExtractRecipe) -> ExtractRecipe:
+        """The recipe of these tasks with what it leaves to them written in, where that is not the usual."""
+        usual = WikiSettings()
+        wiki = {key: value for key, value in dataclasses.asdict(self.wiki).items() if value != getattr(usual, key)}
+        return dataclasses.replace(
+            recipe,
+            agent=dataclasses.replace(recipe.agent, max_rounds=self.max_rounds),
+            environment=EnvironmentSection(recipe.environment.flakiness, **wiki),
+        )
 
     def world(self) -> dict[str, int]:
         """The seed of the generated world as an attribute of its episodes; nothing for tasks from a file."""
@@ -63,7 +92,9 @@ class TaskSet:
 
 def task_set(recipe: ExtractRecipe) -> TaskSet:
     """Make or read the tasks of a recipe. UsageError or DataError for a file that cannot be read."""
-    return _tasks(recipe.tasks, recipe.environment)
+    chosen = _tasks(recipe.tasks, recipe.environment)
+    rounds = recipe.agent.max_rounds or (_PUBLIC_ROUNDS if chosen.public else _ROUNDS)
+    return dataclasses.replace(chosen, max_rounds=rounds)
 
 
 def task_of(task_id: str, chosen: TasksSection, environment: EnvironmentSection) -> Task | None:
@@ -76,8 +107,10 @@ def task_of(task_id: str, chosen: TasksSection, environment: EnvironmentSection)
 def _tasks(chosen: TasksSection, environment: EnvironmentSection) -> TaskSet:
     if chosen.set == "atlas":
         settings = _atlas_settings(chosen, environment.flakiness)
-        return TaskSet(tuple(atlas_task(settings, g) for g in range(settings.groups)), settings, None)
-    loaded = load_tasks(chosen.set)
+        wiki = _wiki(WikiSettings(), environment)
+        return TaskSet(tuple(atlas_task(settings, g) for g in range(settings.groups)), settings, None, wiki)
+    file = open_tasks(chosen.set, chosen.pages)
+    loaded = tasks_of(file)
     groups = list(dict.fromkeys(task.group for task in loaded))
     taken = set(groups[: chosen.groups])
     parts = min(2, max(len(task.parts) for task in loaded))
@@ -85,7 +118,18 @@ def _tasks(chosen: TasksSection, environment: EnvironmentSection) -> TaskSet:
         tuple(task for task in loaded if task.group in taken),
         AtlasSettings(parts=parts, flakiness=environment.flakiness),
         tuple(task for task in loaded if task.group not in taken),
+        _wiki(file.layout.settings, environment),
+        public=file.layout.read is not None,
     )
+
+
+def _wiki(settings: WikiSettings, environment: EnvironmentSection) -> WikiSettings:
+    """The settings that suit the tasks, changed as the recipe says; a score brings the reward that suits it."""
+    keys = ("search", "lookup", "score", "success_reward", "sentences")
+    given = {key: value for key in keys if (value := getattr(environment, key)) is not None}
+    if "score" in given:
+        given.setdefault("success_reward", F1_SUCCESS if given["score"] in ("f1", "set-f1") else 1.0)
+    return dataclasses.replace(settings, **given)
 
 
 def repeated(tasks: Iterable[Task], recipe: ExtractRecipe) -> Iterator[tuple[Task, int]]:

@@ -25,6 +25,7 @@ from probecascade.environments.scoring import (
 from probecascade.environments.searching import Search
 from probecascade.environments.tasks import TaskFile, dump_tasks, load_tasks, open_tasks, tasks_of
 from probecascade.environments.wiki import WikiEnvironment, WikiSettings
+from probecascade.environments.worked import worked_examples
 
 __all__ = [
     "F1_SUCCESS",
@@ -57,4 +58,5 @@ __all__ = [
     "token_set_f1",
     "verdict",
     "verdict_match",
+    "worked_examples",
 ]

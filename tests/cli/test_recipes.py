@@ -140,7 +140,7 @@ BAD_EXTRACT = {
     ),
     "unknown key, nothing near": (
         "[environment]\nzzz = 1\n",
-        "x.toml, line 2: unknown key 'zzz' in [environment]; known are flakiness.",
+        "x.toml, line 2: unknown key 'zzz' in [environment]; known are flakiness, search, lookup",
     ),
     "unknown section": (
         "[model]\n[captures]\nlayers = [1]\n",
