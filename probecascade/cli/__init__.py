@@ -27,7 +27,7 @@ from probecascade.cli.reread import reread
 from probecascade.cli.run import run
 from probecascade.cli.steer import steer
 from probecascade.cli.sweep import sweep
-from probecascade.cli.task_files import tasks
+from probecascade.cli.task_files import task_files
 from probecascade.cli.transcripts import transcripts
 from probecascade.cli.transfer import transfer
 from probecascade.cli.triggers import triggers
@@ -74,7 +74,7 @@ app.command("fit", short_help="Fit a probe per gate and set the thresholds.")(fi
 app.command("calibrate", short_help="Set thresholds on a file of scores from any model.")(calibrate)
 app.command("run", short_help="Run the agent live with a cascade and without it.")(run)
 app.command("eval", short_help="Say what a cascade would have caught, kept and saved.")(evaluate)
-app.command("tasks", short_help="Say what a task file holds before anything runs.")(tasks)
+app.command("tasks", short_help="Say what a task file holds before anything runs.")(task_files)
 app.command("inspect", short_help="Show what a run or a cascade holds, or one episode.")(inspect)
 app.command("sweep", short_help="Probe every layer and checkpoint of a run.")(sweep)
 app.command("explain")(explain)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _LISTED = 20  # faults that are printed; --json has all
 
 
-def tasks(
+def task_files(
     file: Annotated[Path, typer.Argument(help="A file of tasks (or of pages): JSON lines, a JSON array or CSV; .gz.")],
     pages: Annotated[
         Path | None,
