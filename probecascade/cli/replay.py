@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -226,6 +227,8 @@ def classes(runs: Sequence[tuple[RecordedRun, int]]) -> list[tuple[int, list[Rec
 
 def told(record: dict[str, Any]) -> list[str]:
     """What the summary of a replay says beyond that of any run."""
+    from probecascade.thresholds.promise import counted
+
     lines = [
         f"read from {record['file']} ({record['layout']}) by {record['observer']}, at most {record['max_tokens']} "
         "tokens of a run",
@@ -236,7 +239,8 @@ def told(record: dict[str, Any]) -> list[str]:
             "them the prompt and the latest whole rounds that fit were read"
         )
     if record["faults"]:
-        lines.append(f"{record['faults']} faults in the file: `probecascade transcripts {record['file']}` lists them")
+        listed = shlex.join(["probecascade", "transcripts", record["file"]])
+        lines.append(f"{counted(record['faults'], 'fault')} found in the file: `{listed}` tells")
     return lines
 
 

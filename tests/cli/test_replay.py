@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from transformers import AutoModelForCausalLM
 from probecascade import cli
 from probecascade.agents.replay import replay
 from probecascade.cli.replay import classes
+from probecascade.environments import AtlasSettings, atlas_tasks, dump_tasks
 from probecascade.store import Run
 
 from .conftest import refused
@@ -148,7 +150,7 @@ def test_ctrl_c_keeps_what_is_stored_and_says_how_to_go_on(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    file = write([record(n) for n in range(4)])
+    file = write([record(n, dataset="x y") for n in range(4)])
 
     def interrupted(model: Any, run: Any, *rest: Any) -> Any:
         if run.run_id == "run-3":  # the longest, so read last
@@ -156,11 +158,10 @@ def test_ctrl_c_keeps_what_is_stored_and_says_how_to_go_on(
         return (yield from replay(model, run, *rest))
 
     monkeypatch.setattr("probecascade.agents.replay.replay", interrupted)
-    assert cli.main(command(file, "--slots", "1", "--where", "group=city-1", "--where", "model=agent-1")) == 0
-    assert cli.main(command(file, "--slots", "1", "--resume")) == 130
+    assert cli.main(command(file, "--slots", "1", "--where", "dataset=x y")) == 130
     err = capsys.readouterr().err
     assert "episodes are stored" in err
-    again = err.splitlines()[-1].split()
+    again = shlex.split(err.splitlines()[-1])
     assert again[1:2] == ["extract"]
     assert "--resume" in again
     monkeypatch.undo()
@@ -235,6 +236,28 @@ def test_nothing_to_read(write: Make, command: Callable[..., list[str]], capsys:
     message = refused(command(write([record(0)]), "--where", "model=gpt"), capsys, code=1)
     assert "none of the 1 runs" in message
     assert "their attributes are run_id, task_id, group, model" in message
+
+
+def test_a_task_file_that_has_changed_is_not_gone_on_with(
+    tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = list(atlas_tasks(AtlasSettings(groups=3, parts=1, question="city")))
+    dump_tasks(tasks[:2], tmp_path / "tasks.jsonl")
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        f'[model]\nname = "{model_folder}"\ndevice = "cpu"\n[tasks]\nset = "{tmp_path / "tasks.jsonl"}"\n'
+        "[agent]\nmax_rounds = 1\nmax_turn_tokens = 4\n[capture]\nlayers = [1]\n"
+    )
+    command = ["extract", str(recipe), "-o", str(tmp_path / "run")]
+    assert cli.main([*command, "--limit", "1"]) == 0
+    capsys.readouterr()
+    dump_tasks(tasks, tmp_path / "tasks.jsonl")
+    message = refused([*command, "--resume"], capsys)
+    assert "cannot resume" in message
+    assert "'tasks.jsonl' is not the one that the run was begun with" in message
+    dump_tasks(tasks[:2], tmp_path / "tasks.jsonl")
+    assert cli.main([*command, "--resume"]) == 0
+    assert len(Run.open(tmp_path / "run")) == 2
 
 
 @pytest.mark.parametrize(
