@@ -7,6 +7,7 @@ from typing import Any
 
 from probecascade.agents.recorded.draft import Draft, Layout, kind_name, made_step, marks, text_of
 from probecascade.agents.recorded.kinds import observation_kind
+from probecascade.agents.recorded.messages import REPLY
 from probecascade.agents.recorded.records import RecordedStep
 
 _EVENTS = ("history", "events", "trajectory")
@@ -133,7 +134,7 @@ def _event_round(turn: Mapping[str, Any], answers: list[str], kinds: list[str]) 
     kind = next((each for each in kinds if each), None)
     if action == "message":
         text = _said(turn).strip()
-        return RecordedStep(text, text, "", "", observation, observation_kind(observation, kind))
+        return RecordedStep(text, "", REPLY, text, observation, observation_kind(observation, kind))
     told = {key: value for key, value in args.items() if key not in _FRAMEWORK and value not in (None, "", [], {})}
     argument = text_of(next(iter(told.values()))) if len(told) == 1 else (text_of(told) if told else "")
     if "command" in told and action == "run":

@@ -13,6 +13,9 @@ from probecascade.agents.recorded.records import RecordedStep
 
 _FIELDS = ("messages", "traj", "conversation", "trajectory")
 _AGENT = ("assistant", "ai")
+REPLY = "respond"
+"""The action of a turn without a tool call, as tau-bench calls it: what is written goes to the user."""
+
 _CLOSING = ("finish", "submit", "final_answer", "exit")  # tools that need not answer
 
 
@@ -100,9 +103,9 @@ class _Conversation:
         self._turn = None
         written = [f"Action: {name}[{arguments}]" for name, arguments in calls]
         text = "\n".join(piece for piece in (content.strip(), *written) if piece)
-        name, arguments = calls[0] if calls else ("", "")
-        kind = observation_kind(observation)
-        self.steps.append(RecordedStep(text, content.strip(), name.lower(), arguments, observation, kind))
+        name, arguments = calls[0] if calls else (REPLY, content.strip())
+        thought, kind = content.strip() if calls else "", observation_kind(observation)
+        self.steps.append(RecordedStep(text, thought, name.lower(), arguments, observation, kind))
 
 
 def _content(message: Mapping[str, Any]) -> str:

@@ -158,11 +158,13 @@ def test_messages_with_tool_calls(tmp_path: Path) -> None:
     assert (run.run_id, run.group, run.failed, run.reward) == ("7-1", "7", True, 0.0)
     assert run.question == "Please cancel my flight."  # not the script of the simulated user
     assert [(step.action, step.observation, step.observation_kind) for step in run.steps] == [
-        ("", "omar_7", "content"),
+        ("respond", "omar_7", "content"),
         ("get_user", "Error: user not found", "tool_error"),
         ("transfer", "noted\nTransfer successful", "content"),
-        ("", "", "finish"),
+        ("respond", "", "finish"),
     ]
+    assert (run.steps[0].text, run.steps[0].thought, run.steps[0].argument) == ("Your user id?", "", "Your user id?")
+    assert run.steps[1].thought == "Let me see."
     assert run.steps[1].text == 'Let me see.\nAction: get_user[{"user": "omar_7"}]'
     assert run.steps[2].text == 'Action: transfer[{}]\nAction: note[{"text": "angry"}]'
 
@@ -208,6 +210,15 @@ def test_turns_of_swe_agent(tmp_path: Path) -> None:
         "Run it.\nAction: python t.py",
         "Done.\nAction: submit",
     ]
+
+
+def test_a_message_of_openhands_is_a_reply(tmp_path: Path) -> None:
+    said = {"source": "agent", "action": "message", "args": {"content": "Which bug?"}}
+    answered = {"source": "user", "action": "message", "args": {"content": "The red one."}}
+    events = OPENHANDS["history"]
+    record = OPENHANDS | {"history": [*events[:2], said, answered, *events[2:]]}
+    run = _only(write_lines(tmp_path / "a.jsonl", [record]), "openhands")
+    assert run.steps[0] == RecordedStep("Which bug?", "", "respond", "Which bug?", "The red one.", "content")
 
 
 @pytest.mark.parametrize("form", ["record", "events alone", "pairs"])
