@@ -26,6 +26,15 @@ def report(
         Path | None,
         typer.Option(help="What `probecascade sweep RUN -o FOLDER` wrote; without it the whole run is swept now."),
     ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file of failure modes (CSV or JSON lines with episode_id and mode) that go before the rules."
+        ),
+    ] = None,
+    allow_new: Annotated[
+        bool, typer.Option("--allow-new", help="Let the file of --labels bring modes of its own names.")
+    ] = False,
     transfer: Annotated[Path | None, typer.Option(help="What `probecascade transfer ... --json` printed.")] = None,
     figures: Annotated[Path | None, typer.Option(help="New folder for every figure as PNG, PDF and CSV.")] = None,
     limit_episodes: Annotated[int, typer.Option(help="Episodes in the page's browser at most.")] = 2000,
@@ -48,9 +57,12 @@ def report(
       probecascade sweep runs/atlas -o sweeps/atlas
 
       probecascade report runs/atlas --sweep sweeps/atlas --figures figures --json
+
+      probecascade report runs/atlas --sweep sweeps/atlas --labels modes.csv
     """
-    from probecascade.cli.tables import print_json
-    from probecascade.evaluation import Resampling, failure_modes
+    from probecascade.cli.modes import modes_of
+    from probecascade.cli.tables import print_json, say
+    from probecascade.evaluation import Resampling
     from probecascade.evaluation.sweep_result import check_new
     from probecascade.policies import Cascade
     from probecascade.report import Judged, Material, check_exports, export, new_figure
@@ -58,6 +70,8 @@ def report(
 
     if limit_episodes < 1:
         raise UsageError(f"--limit-episodes is {limit_episodes}: give 1 or more.")
+    if allow_new and labels is None:
+        raise UsageError("--allow-new is about the modes in a file: add --labels, or leave it out.")
     resampling = Resampling(seed=seed)
     new_figure(1, 1)  # refuses before the work where matplotlib is missing
     check_new(output)
@@ -65,6 +79,7 @@ def report(
         check_exports(figures)
     stored = Run.open(run)
     travelled = None if transfer is None else _read_transfer(transfer)
+    modes = modes_of(stored, labels, allow_new=allow_new)
     loaded = None if cascade is None else Cascade.load(cascade)
     judged = None if loaded is None else Judged.of(loaded, stored, force=force, resampling=resampling)
     swept = _swept(stored, sweep, seed)
@@ -72,7 +87,7 @@ def report(
         run=stored,
         sweep=swept.record(),
         scores=swept.scores,
-        modes=failure_modes(stored),
+        modes=modes,
         cascade=loaded,
         judged=judged,
         transfer=travelled,
@@ -89,6 +104,7 @@ def report(
                 "bytes": len(text.encode()),
                 "run": str(run),
                 "cascade": None if cascade is None else str(cascade),
+                "labels": None if labels is None else str(labels),
                 "verdicts": list(page.verdicts),
                 "cascade_verdicts": list(page.cascade),
                 "notes": list(page.notes),
@@ -100,7 +116,7 @@ def report(
             }
         )
     for sentence in (*page.verdicts[:1], *page.cascade[:1], *page.notes):
-        typer.echo(sentence)
+        say(sentence, indent="  ")
     if files:
         typer.echo(f"{len(material.pictures)} figures as PNG, PDF and CSV in {figures}")
     typer.echo(f"written to {output} ({len(text.encode()) / 1e6:.1f} MB): open it in a browser")

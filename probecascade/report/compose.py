@@ -22,7 +22,7 @@ from probecascade.report.outcomes import failure_modes, lead_sentence, lead_time
 from probecascade.report.page import Chapter, Page, Table
 from probecascade.report.pictures import Picture, Row
 from probecascade.report.shares import shares_by_gate
-from probecascade.report.words import AGAINST, answer, cascade_sentences, gate_rows, percent, selected_rows
+from probecascade.report.words import against, answer, cascade_sentences, gate_rows, percent, selected_rows
 from probecascade.store import Run
 from probecascade.thresholds.operating import frontier
 
@@ -65,7 +65,7 @@ class Material:
             title=f"When does {run.header.get('model', {}).get('model', 'the model')} know that it fails?",
             facts=self._facts(),
             verdicts=answer(self.sweep),
-            against=[sentence for sentence in self.sweep["verdicts"] if sentence.startswith(AGAINST)],
+            against=[sentence for sentence in self.sweep["verdicts"] if against(sentence)],
             cascade=told,
             chapters=self.chapters,
             episodes=record,
@@ -201,10 +201,10 @@ class Material:
         ]
         note = (
             "Layer and probe are chosen inside the folds; shown is the layer chosen most often. Pairs of one task: of "
-            "pairs of a failure and a success on the same task, the share in the right order. The last three: what the "
-            "probe adds to the AUROC of each baseline, on the same episodes."
+            "pairs of a failure and a success on the same task, the share in the right order. Over: what the probe "
+            "adds to the AUROC of a baseline, on the same episodes. Columns that no checkpoint has are left out."
         )
-        return Table("Checkpoint by checkpoint", titles, selected_rows(self.sweep), note)
+        return Table.of("Checkpoint by checkpoint", titles, selected_rows(self.sweep), note)
 
     def _facts(self) -> list[tuple[str, str]]:
         run, sweep = self.run, self.sweep

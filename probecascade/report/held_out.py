@@ -13,7 +13,7 @@ from probecascade.intervals import DEFAULT, Resampling
 from probecascade.policies import Cascade, GateTable, score_run
 from probecascade.policies.provenance import group_hash
 from probecascade.store import Run
-from probecascade.thresholds import Backtest, GateScores, Spending, backtest
+from probecascade.thresholds import OFF, Backtest, GateScores, Spending, backtest
 from probecascade.thresholds.firing import first_firing
 from probecascade.thresholds.problem import Targets
 
@@ -27,9 +27,10 @@ _FITTED = ("fit", "adapt")
 class Judged:
     """All episodes of a run under a cascade, and what it does to those that took no part in it.
 
-    gates: checkpoints, with `thresholds` (n_gates,) and `targets`. part: (n_episodes,) one of PARTS. use: the labelled
-    ones of part `test`. table: scores and spending after each gate. first: (n_episodes,) index of the gate that aborts,
-    -1 where none does. result: the back-test of `use`, None where it holds no episode.
+    gates: checkpoints, with `thresholds` (n_gates,), `OFF` where no probability reaches them, and `targets`. part:
+    (n_episodes,) one of PARTS. use: the labelled ones of part `test`. table: scores and spending after each gate.
+    first: (n_episodes,) index of the gate that aborts, -1 where none does. result: the back-test of `use`, None where
+    it holds no episode.
     """
 
     gates: tuple[str, ...]
@@ -68,7 +69,7 @@ class Judged:
             )
         return cls(
             gates=names,
-            thresholds=cascade.thresholds,
+            thresholds=np.where([gate.never for gate in cascade.gates], OFF, cascade.thresholds),
             targets=_targets(cascade, names),
             part=part,
             use=use,

@@ -61,7 +61,7 @@ def heat_map(sweep: Mapping[str, Any]) -> Picture:
     figure = new_figure(width, height)
     panels = figure.subplots(len(probes), 1, squeeze=False).ravel()
     cells = {(row["probe"], row["layer"], row["checkpoint"]): row for row in sweep["cells"]}
-    chosen = {row["checkpoint"]: max(row["chosen"], key=row["chosen"].get) for row in sweep["selected"]}
+    chosen = {row["checkpoint"]: (row["probe"], max(row["chosen"], key=row["chosen"].get)) for row in sweep["selected"]}
     for probe, axes in zip(probes, panels, strict=True):
         image = _panel(axes, [[cells[probe, layer, name] for name in names] for layer in layers], written=written)
         if len(probes) > 1:
@@ -71,7 +71,10 @@ def heat_map(sweep: Mapping[str, Any]) -> Picture:
         axes.set_yticks(list(shown), [str(layers[k]) for k in shown], fontsize="small")
         axes.set_ylabel("layer")
         for at, name in enumerate(names):
-            corner = (at - 0.5, layers.index(int(chosen[name])) - 0.5)
+            of, layer = chosen[name]
+            if of != probe:
+                continue
+            corner = (at - 0.5, layers.index(int(layer)) - 0.5)
             axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=DOOMED, linewidth=2, zorder=3))
         figure.colorbar(image, ax=axes, label="AUROC, out of fold", fraction=0.04, pad=0.02)
     best = max(sweep["cells"], key=lambda row: row["auroc"]["value"])
@@ -87,7 +90,8 @@ def heat_map(sweep: Mapping[str, Any]) -> Picture:
         caption=(
             "Each cell: AUROC of a probe fitted at this layer and checkpoint, on groups that it has not seen. "
             f"{'In brackets' if written else 'Crossed out'}: not above chance at a level that holds for all cells "
-            "together. Orange frames: the layer that was chosen most often inside the folds."
+            f"together. Orange frames: the {'layer and the probe' if len(probes) > 1 else 'layer'} chosen most often "
+            "inside the folds."
         ),
         figure=figure,
         rows=[

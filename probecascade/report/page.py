@@ -13,6 +13,9 @@ from urllib.parse import quote
 from probecascade.report.browser import as_script
 from probecascade.report.pictures import Picture
 
+NOTHING = "–"
+"""What a table shows where there is no number."""
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -22,6 +25,12 @@ class Table:
     titles: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
+
+    @classmethod
+    def of(cls, title: str, titles: Sequence[str], rows: Sequence[Sequence[str]], note: str = "") -> Table:
+        """Without the columns in which no row has anything."""
+        kept = [i for i in range(len(titles)) if not i or any(row[i] != NOTHING for row in rows)]
+        return cls(title, [titles[i] for i in kept], [[row[i] for i in kept] for row in rows], note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +71,7 @@ class Page:
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
                                          lstrip_blocks=True)  # fmt: skip
+        environment.filters |= {"unbroken": _unbroken, "cell": _cell}
         return environment.from_string(layout).render(
             page=self,
             style=style,
@@ -71,6 +81,17 @@ class Page:
             image=_image,
             download=_download,
         )
+
+
+def _unbroken(sentence: str) -> str:
+    """A sentence that no line breaks between a number and its sign."""
+    return sentence.replace(" %", "\u00a0%")
+
+
+def _cell(text: str) -> str:
+    """A cell that may break before its interval, and nowhere inside it."""
+    value, bracket, interval = text.partition(" [")
+    return _unbroken(value) + bracket + interval.replace(" ", "\u00a0")
 
 
 def _image(picture: Picture) -> str:

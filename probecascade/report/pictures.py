@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,11 +46,11 @@ class Picture:
         from matplotlib import rc_context
 
         buffer = io.BytesIO()
-        if self.figure.get_layout_engine() is not None:  # once for all forms: it takes longest
-            self.figure.draw_without_rendering()
-            self.figure.set_layout_engine("none")
         undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
-        with rc_context({"svg.hashsalt": self.name}):
+        with boxes_for_unknown_signs(), rc_context({"svg.hashsalt": self.name}):
+            if self.figure.get_layout_engine() is not None:  # once for all forms: it takes longest
+                self.figure.draw_without_rendering()
+                self.figure.set_layout_engine("none")
             self.figure.savefig(buffer, format=form, metadata=undated, dpi=200 if form == "png" else 120)
         return buffer.getvalue()
 
@@ -59,6 +61,14 @@ class Picture:
         lines.writeheader()
         lines.writerows({key: _cell(value) for key, value in row.items()} for row in self.rows)
         return buffer.getvalue()
+
+
+@contextmanager
+def boxes_for_unknown_signs() -> Iterator[None]:
+    """A sign that the font lacks (in the name of a gate or a failure mode) is drawn as a box, without a warning."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from")
+        yield
 
 
 def _cell(value: Any) -> Any:

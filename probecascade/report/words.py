@@ -13,14 +13,19 @@ from probecascade.report.held_out import Judged
 RIVALS = {"prompt": "the prompt alone", "surface": "surface signals", "tfidf": "the text so far"}
 """The baselines that the answer is told against."""
 
-AGAINST = (
+_AGAINST = (
     "The probe beats",
     "The probe is not shown to beat",
     "The probe does not count as beating",
     "The probe does worse than",
     "The probe does not beat",  # sweeps that are stored already
 )
-"""How the verdicts begin that go through the checkpoints one by one."""
+_RIVAL_ITSELF = " itself the AUROC lies below one half"
+
+
+def against(sentence: str) -> bool:
+    """Whether a verdict goes through the checkpoints one by one, against a baseline."""
+    return sentence.startswith(_AGAINST) or _RIVAL_ITSELF in sentence
 
 
 def cascade_sentences(cascade: Cascade, judged: Judged, early: Sequence[str] = ()) -> list[str]:
@@ -43,8 +48,8 @@ def cascade_sentences(cascade: Cascade, judged: Judged, early: Sequence[str] = (
 
 
 def answer(sweep: Mapping[str, Any]) -> list[str]:
-    """The sweep's verdicts, with what the best probe adds to the obvious in place of the enumerations (`AGAINST`)."""
-    told = [sentence for sentence in sweep["verdicts"] if not sentence.startswith(AGAINST)]
+    """The sweep's verdicts, with what the best probe adds to the obvious in place of the enumerations (`against`)."""
+    told = [sentence for sentence in sweep["verdicts"] if not against(sentence)]
     first = 2 if len(told) > 1 and told[1].startswith("It is predicted best") else 1
     return [*told[:first], *_margins(sweep), *told[first:]]
 

@@ -11,6 +11,7 @@ from made_runs import make_run
 from probecascade import cli
 from probecascade.evaluation import sweep_run
 from probecascade.policies import fit_cascade
+from probecascade.store import Run
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,28 @@ def test_page_figures_and_record(place: Path, tmp_path: Path, capsys: pytest.Cap
         f"{name}.{form}" for name in names for form in ("png", "pdf", "csv")
     )
     assert record["verdicts"][0] in page.read_text(encoding="utf-8")
+
+
+def test_modes_of_a_file_go_before_the_rules_and_lines_fit_a_terminal(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run.open(place / "run")
+    labels = tmp_path / "modes.csv"
+    names = run.episodes.episode_id[run.episodes.failed].tolist()
+    labels.write_text("episode_id,mode\n" + "".join(f"{name},lost_its_way\n" for name in names))
+    arguments = ["report", str(place / "run"), str(place / "cascade"), "--sweep", str(place / "sweep")]
+    assert cli.main([*arguments, "-o", str(tmp_path / "a.html"), "--labels", str(labels)]) == 2
+    assert "lost_its_way" in capsys.readouterr().err
+    assert not (tmp_path / "a.html").exists()
+    assert cli.main([*arguments, "-o", str(tmp_path / "a.html"), "--labels", str(labels), "--allow-new"]) == 0
+    told = capsys.readouterr().out
+    assert max(map(len, told.splitlines())) <= 120
+    assert "the cascade catches" in " ".join(told.split())
+    page = (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert "lost_its_way" in page
+    assert "wrong_answer" not in page
+    assert cli.main([*arguments, "-o", str(tmp_path / "b.html"), "--allow-new"]) == 2
+    assert "add --labels" in capsys.readouterr().err
 
 
 @pytest.mark.slow

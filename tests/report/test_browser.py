@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from chromium import Browser
-from page_samples import HOSTILE
+from page_samples import HOSTILE, World
 
 SELECTED = "document.querySelector('#episodes [aria-selected=true] b')?.textContent"
 ROWS = "document.querySelectorAll('#episodes li').length"
@@ -121,6 +122,21 @@ def test_a_phone_scrolls_one_way_only(browser: Browser, page: Path) -> None:
         "e.getBoundingClientRect().right > innerWidth + 1).map(e => e.textContent.slice(0, 40))"
     )
     assert clipped == []
+
+
+def test_a_full_table_is_seen_whole_on_a_laptop(browser: Browser, world: World, tmp_path: Path) -> None:
+    pairs = {"value": 0.812, "low": 0.756, "high": 0.871, "n": 99, "groups": 99, "n_pairs": 99}
+    record = world.sweep.record()
+    rows = [
+        {**row, "pair_accuracy": pairs, "gains": {**row["gains"], "tfidf": row["gains"]["surface"]}}
+        for row in record["selected"]
+    ]
+    path = tmp_path / "full.html"
+    path.write_text(replace(world.material(), sweep={**record, "selected": rows}).page().html(), encoding="utf-8")
+    browser.open(path, width=1200)
+    assert browser.run("document.querySelector('.wide thead').rows[0].cells.length") == 9
+    room = browser.run("[...document.querySelectorAll('.wide')].map(e => [e.scrollWidth, e.clientWidth])")
+    assert all(wanted <= given for wanted, given in room), room
 
 
 def test_on_paper_only_the_chosen_episode_is_left(open_page: Browser) -> None:

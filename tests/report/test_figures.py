@@ -14,6 +14,7 @@ from probecascade.bounds import clopper_pearson
 from probecascade.errors import UsageError
 from probecascade.intervals import Resampling, share_interval
 from probecascade.report import (
+    Picture,
     caught_by_gate,
     save_figures,
     saved_against_kept,
@@ -215,3 +216,17 @@ def test_without_matplotlib_the_extra_is_named(
     with pytest.raises(UsageError, match=r'pip install "probecascade\[plot\]"'):
         save_figures(both, data.scores, data.failed, directory=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("error")
+def test_names_in_signs_that_the_font_lacks_are_drawn_without_a_warning(data: GateScores, tmp_path: Path) -> None:
+    names = ("行动:1", "部分:1", "🙂")
+    found = calibrate(data.scores, data.failed, None, data.cost_after, keep=0.9, gates=names)
+    arrays = (found, data.scores, data.failed, None, data.cost_after)
+    for form in ("png", "svg", "pdf"):
+        for path in save_figures(*arrays, directory=tmp_path / form, form=form, resampling=FEW):
+            assert path.stat().st_size > 1000
+    figure = caught_by_gate(found, data, found.seen, resampling=FEW)
+    picture = Picture("p", "t", "a", "c", figure, [{"gate": name} for name in names])
+    assert len(picture.drawn("png")) > 1000
+    assert "行动:1" in picture.csv()

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 import pytest
 from page_samples import HOSTILE, World
 
+from probecascade.report import Chapter, Table
 from probecascade.report.browser import as_script
 
 
@@ -55,7 +56,7 @@ def elements(text: str) -> Elements:
 
 
 def test_it_opens_with_the_answer(elements: Elements, world: World) -> None:
-    told = [text for tag, text in elements.texts if tag in ("p", "li")]
+    told = [text.replace("\u00a0", " ") for tag, text in elements.texts if tag in ("p", "li")]
     assert told[0] == world.sweep.verdicts[0]
     assert any(line.startswith("On ") and "the cascade catches" in line for line in told[:15])
     assert any("over the prompt alone" in line for line in told[:5])
@@ -133,3 +134,18 @@ def test_a_limit_is_told(world: World) -> None:
     assert page.notes == ["The episode browser holds 10 of 161 episodes, evenly spaced over the run."]
     assert page.notes[0] in replace(page, chapters=()).html()
     assert page.cascade == []
+
+
+def test_columns_without_anything_are_left_out_and_cells_break_before_their_interval(world: World) -> None:
+    table = Table.of("t", ["row", "none", "some"], [["a", "–", "–"], ["b", "–", "0.8 [0.7, 0.9]"]])
+    assert (table.titles, table.rows) == (["row", "some"], [["a", "–"], ["b", "0.8 [0.7, 0.9]"]])
+    text = replace(world.material().page(), chapters=[Chapter("c", tables=[table])]).html()
+    assert "<td>0.8 [0.7,\u00a00.9]</td>" in text
+
+
+def test_what_counts_checkpoints_against_a_baseline_is_folded_away_with_it(world: World) -> None:
+    low = "Of the prompt-only probe itself the AUROC lies below one half at 2 of these, as it may."
+    record = {**world.sweep.record(), "verdicts": ["It is so.", "The probe beats the prompt-only probe at it.", low]}
+    page = replace(world.material(), sweep=record).page()
+    assert low not in page.verdicts
+    assert page.against == record["verdicts"][1:]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.patches import Rectangle
 from page_samples import FEW, World
 
 from probecascade.errors import DataError, UsageError
+from probecascade.policies import Cascade
 from probecascade.report import Judged, Material, Picture, export
-from probecascade.report.layers import reliability, trajectories
+from probecascade.report.layers import heat_map, reliability, trajectories
 from probecascade.report.outcomes import lead_sentence, lead_time, leads, transfer_matrices
 
 
@@ -41,6 +44,22 @@ def test_the_heat_map_holds_every_cell(material: Material, world: World) -> None
         at = world.sweep.layers.index(row["layer"]), world.sweep.checkpoints.index(row["checkpoint"])
         assert image[at] == row["auroc"]["value"]
     assert [row["auroc"] for row in found.rows] == [row["auroc"]["value"] for row in world.sweep.cells]
+
+
+def test_only_the_panel_of_the_chosen_probe_has_a_frame(world: World) -> None:
+    record = world.sweep.record()
+    other = [{**row, "probe": "lda"} for row in record["cells"]]
+    found = heat_map({**record, "probes": ["logistic", "lda"], "cells": [*record["cells"], *other]})
+    frames = [[p for p in axes.patches if isinstance(p, Rectangle)] for axes in found.figure.axes[:2]]
+    assert [len(of) for of in frames] == [len(record["selected"]), 0]
+    assert "the layer and the probe chosen most often" in found.caption
+
+
+def test_gates_that_cannot_fire_are_drawn_as_off(world: World) -> None:
+    gates = [replace(gate, threshold=1.25) for gate in world.cascade.gates[:1]]
+    cascade = Cascade([*gates, *world.cascade.gates[1:]], provenance=world.cascade.provenance)
+    judged = Judged.of(cascade, world.run, resampling=FEW)
+    assert judged.thresholds.tolist() == [float("inf"), *world.cascade.thresholds.tolist()[1:]]
 
 
 def test_rounds_show_probe_and_baselines_with_intervals(material: Material, world: World) -> None:
