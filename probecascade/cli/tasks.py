@@ -19,6 +19,7 @@ from probecascade.environments import (
     atlas_examples,
     atlas_task,
     open_tasks,
+    played_as,
     tasks_of,
     worked_examples,
 )
@@ -111,6 +112,7 @@ def _tasks(chosen: TasksSection, environment: EnvironmentSection) -> TaskSet:
         return TaskSet(tuple(atlas_task(settings, g) for g in range(settings.groups)), settings, None, wiki)
     file = open_tasks(chosen.set, chosen.pages)
     loaded = tasks_of(file)
+    layout = played_as(file.layout, loaded)
     groups = list(dict.fromkeys(task.group for task in loaded))
     taken = set(groups[: chosen.groups])
     parts = min(2, max(len(task.parts) for task in loaded))
@@ -118,8 +120,8 @@ def _tasks(chosen: TasksSection, environment: EnvironmentSection) -> TaskSet:
         tuple(task for task in loaded if task.group in taken),
         AtlasSettings(parts=parts, flakiness=environment.flakiness),
         tuple(task for task in loaded if task.group not in taken),
-        _wiki(file.layout.settings, environment),
-        public=file.layout.read is not None,
+        _wiki(layout.settings, environment),
+        public=layout.read is not None,
     )
 
 

@@ -10,6 +10,8 @@ from probecascade.environments.atlas import (
 from probecascade.environments.described import Fault, TaskReport, describe_tasks
 from probecascade.environments.examples import Example, ExamplePart, ExampleTurn
 from probecascade.environments.flaky import FlakyEnvironment
+from probecascade.environments.layouts import played_as
+from probecascade.environments.preparing import prepare, prepare_fever
 from probecascade.environments.scoring import (
     F1_SUCCESS,
     SCORES,
@@ -53,6 +55,9 @@ __all__ = [
     "load_tasks",
     "normalise",
     "open_tasks",
+    "played_as",
+    "prepare",
+    "prepare_fever",
     "tasks_of",
     "token_f1",
     "token_set_f1",

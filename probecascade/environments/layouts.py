@@ -84,6 +84,13 @@ def layout_of(records: Sequence[object]) -> Layout | None:
     return None
 
 
+def played_as(layout: Layout, tasks: Sequence[Task]) -> Layout:
+    """The layout whose settings suit tasks of a file: those of our own layout may have been made from another's."""
+    sets = {task.attributes.get("set") for task in tasks}
+    named = next((other for other in LAYOUTS if other.read and sets == {other.name}), None)
+    return named if layout.read is None and named else layout
+
+
 def unknown(record: object) -> str:
     """Why a record has none of the layouts: those that were tried, and how it differs from the nearest."""
     ranked = [(len(layout.needs) - len(layout.differences(record)), -len(layout.needs)) for layout in LAYOUTS]

@@ -101,7 +101,7 @@ def fever(record: Fields, notes: Notes, pages: PageFile | None) -> Task:
     if not label:
         given = f"is {record['label']!r}" if record.get("label") else "is missing"
         raise DataError(f"'label' {given}; give SUPPORTS, REFUTES or NOT ENOUGH INFO")
-    sets = _evidence(record)
+    sets = fever_evidence(record)
     named = list(dict.fromkeys(title for group in sets for title, _ in group))
     found = {page.title: page for page in (page_of(item, notes) for item in record.get("evidence_pages") or [])}
     if pages:
@@ -227,7 +227,7 @@ def _columns(value: object, keys: tuple[str, str], what: str) -> list[list[Any]]
     return [list(pair) for pair in zip(first, second, strict=True)]
 
 
-def _evidence(record: Fields) -> list[list[tuple[str, int]]]:
+def fever_evidence(record: Fields) -> list[list[tuple[str, int]]]:
     """The evidence sets of a claim as (title, sentence) pairs; empty for one without evidence."""
     sets = []
     for group in list_of(record.get("evidence") or [], "'evidence'"):
