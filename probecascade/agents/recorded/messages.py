@@ -23,23 +23,31 @@ def _field(record: Mapping[str, Any]) -> str:
     return next((name for name in _FIELDS if isinstance(record.get(name), list)), "")
 
 
+def _is_message(item: object) -> bool:
+    return isinstance(item, Mapping) and isinstance(item.get("role"), str)
+
+
 def _difference(record: Mapping[str, Any]) -> tuple[int, str]:
     name = _field(record)
-    found = record.get(name) or []
-    unlike = next((i for i, each in enumerate(found, 1) if not isinstance(each, Mapping) or "role" not in each), 0)
+    items = record.get(name) or []
+    unlike = next((i for i, each in enumerate(items, 1) if not _is_message(each)), 0)
+    found = [each for each in items if _is_message(each)]
     return marks(
         (bool(name), f"none of the fields {', '.join(_FIELDS)} is a list"),
-        (not unlike, f"item {unlike} of {name!r} has no 'role'"),
-        (any(each.get("role") in _AGENT for each in found if not unlike), f"no item of {name!r} has role 'assistant'"),
+        (bool(items), f"{name!r} is a list that is empty"),
+        (2 * len(found) > len(items), f"item {unlike} of {name!r} and most others have no 'role'"),
+        (any(each["role"] in _AGENT for each in found), f"no item of {name!r} has the role 'assistant'"),
     )
 
 
 def _read(record: Mapping[str, Any]) -> Draft:
     reading = _Conversation()
     messages = record[_field(record)]
-    asked = next((i for i, message in enumerate(messages) if message["role"] == "user"), 0)
+    asked = next((i for i, each in enumerate(messages) if _is_message(each) and each["role"] == "user"), 0)
     for number, message in enumerate(messages, 1):
-        if number <= asked and message["role"] in _AGENT and not _calls(message):
+        if not _is_message(message):
+            reading.problems.append(f"message {number} has no role: left out")
+        elif number <= asked and message["role"] in _AGENT and not _calls(message):
             reading.problems.append(f"message {number} greets before the agent is asked anything: left out")
         else:
             reading.take(number, message)

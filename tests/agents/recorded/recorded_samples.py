@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,7 @@ def write_lines(path: Path, records: Sequence[Any]) -> Path:
     return path
 
 
+@cache
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The records of a gzipped JSON Lines file."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:

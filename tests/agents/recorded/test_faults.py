@@ -8,12 +8,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from probecascade.agents.recorded import read_recorded
 from probecascade.errors import DataError, UsageError
 
-from .recorded_samples import MESSAGES, OPENHANDS, REACT_TEXT, ROUNDS, SWE_AGENT, write_lines
+from .recorded_samples import AGENTSTOP, MESSAGES, OPENHANDS, REACT_TEXT, ROUNDS, SWE_AGENT, write_lines
+
+_JUNK: tuple[Any, ...] = (None, 7, -0.5, True, "", "x", [], {}, ["x"], {"x": 1}, [[]], [None])
 
 
 def _faults(path: Path) -> list[tuple[int, str]]:
@@ -147,6 +150,9 @@ def test_strange_items_in_lists(tmp_path: Path) -> None:
         "turn 5 is empty: left out",
     ]
     events = OPENHANDS | {"history": ["?", {"observation": "run", "content": "early"}, *OPENHANDS["history"]]}
+    assert _faults(write_lines(tmp_path / "c.jsonl", [MESSAGES | {"traj": [*MESSAGES["traj"], "?"]}])) == [
+        (1, "message 12 has no role: left out")
+    ]
     path = write_lines(tmp_path / "b.jsonl", [events])
     assert [problem for _, problem in _faults(path)] == [
         "event 1 is neither an action nor an observation: left out",
@@ -179,7 +185,7 @@ def test_a_transcript_of_a_hundred_thousand_tokens(tmp_path: Path) -> None:
         ('{"_id": 1, "question": "?"}\n', r"tried steps, agentstop, .*nearest is 'steps', but on line 1 \(with _id, "),
         (
             '{"messages": [{"text": "x"}]}',
-            r"nearest is 'messages', but on line 1 .* item 1 of 'messages' has no 'role'",
+            r"nearest is 'messages', but on line 1 .* item 1 of 'messages' and most others have no 'role'",
         ),
         ('{"steps": [{"text": "x"}]}', r"nearest is 'agentstop', .* a step has no 'completion_tokens'"),
         ("[1, 2]", r"holds no JSON object"),
@@ -200,3 +206,32 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         read_recorded(tmp_path / "none.jsonl")
     with pytest.raises(UsageError, match="cannot be read"):
         read_recorded(tmp_path)
+
+
+def _spoilt(value: Any, chance: np.random.Generator) -> Any:
+    """The value with some of what it holds replaced, taken out or repeated."""
+
+    def junk_or(item: Any) -> Any:
+        return _JUNK[chance.integers(len(_JUNK))] if chance.random() < 0.03 else _spoilt(item, chance)
+
+    if isinstance(value, dict):
+        return {key: junk_or(item) for key, item in value.items() if chance.random() > 0.04}
+    if isinstance(value, list):
+        return [junk_or(item) for item in value for _ in range(1 + (chance.random() < 0.05))]
+    return value
+
+
+@pytest.mark.parametrize("sample", [ROUNDS, AGENTSTOP, SWE_AGENT, OPENHANDS, MESSAGES, {"text": REACT_TEXT}])
+def test_spoilt_records_never_crash(tmp_path: Path, sample: dict[str, Any]) -> None:
+    chance = np.random.default_rng(5)
+    spoilt = [_spoilt(sample, chance) for _ in range(300)]
+    read = read_recorded(write_lines(tmp_path / "a.jsonl", [*[sample] * 11, *spoilt]))
+    left_out = {fault.line for fault in read.faults if fault.problem.startswith(("no record", "the record has no ste"))}
+    assert len(read.runs) + len(left_out) == 311
+    assert len(read.runs) > 100
+    for run in read.runs:
+        texts = [run.run_id, run.group, run.question]
+        texts += [each for s in run.steps for each in (s.text, s.thought, s.action, s.argument, s.observation)]
+        assert all(isinstance(text, str) for text in texts)
+        assert (run.steps[-1].observation, run.steps[-1].observation_kind) == ("", "finish")
+        assert run.group

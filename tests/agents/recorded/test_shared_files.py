@@ -74,10 +74,8 @@ def test_no_text_tells_the_outcome(path: Path) -> None:
         assert finishes in ([], [len(run.steps) - 1])
         assert (run.steps[-1].observation, run.steps[-1].observation_kind) == ("", "finish")
         assert all(step.observation_kind != "finish" for step in run.steps[:-1])
-        for step in run.steps:
-            assert not verdicts(f"{step.text}\n{step.thought}\n{step.argument}")
-            assert not verdicts(step.observation)
-        assert not verdicts(run.question)
+        texts = [text for s in run.steps for text in (s.text, s.thought, s.argument, s.observation)]
+        assert not verdicts("\n".join([run.question, *texts]))
 
 
 @each_file
