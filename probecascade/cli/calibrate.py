@@ -36,6 +36,10 @@ def calibrate(
     ] = None,
     confidence: Annotated[float, typer.Option(help="Confidence of each promise.")] = 0.95,
     unit: Annotated[str, typer.Option(help="What the promise counts: episode, or group, each once.")] = "episode",
+    largest_group: Annotated[
+        int | None,
+        typer.Option(help="Most episodes that a group can hold, known beforehand: for promises per episode of groups."),
+    ] = None,
     method: Annotated[
         str, typer.Option(help="certified, or a rival: empirical, paper, uniform, single, maxrank.")
     ] = "certified",
@@ -67,7 +71,9 @@ def calibrate(
 
       probecascade calibrate scores.csv --price-per-token 0.00001 --worth-per-success 0.05 --plot figures
     """
-    asked = Asked(catch, recall, keep, _prices(price_per_token, worth_per_success), confidence, unit, method, seed)
+    asked = Asked(
+        catch, recall, keep, _prices(price_per_token, worth_per_success), confidence, unit, method, seed, largest_group
+    )
     asked.check()
     if output is not None and output.exists() and not overwrite:
         raise UsageError(f"{str(output)!r} exists already: choose another file, or add --overwrite.")
@@ -108,6 +114,7 @@ class Asked:
     unit: Any
     method: str
     seed: int
+    largest_group: int | None = None
 
     def check(self) -> None:
         """UsageError for options that no file can make right."""

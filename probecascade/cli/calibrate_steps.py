@@ -94,6 +94,7 @@ class Work:
             seed=self.asked.seed,
             ids=certify.ids,
             gates=certify.gates,
+            largest_group=self.asked.largest_group,
         )
         stated = conditions(calibration, certify)
         self.record |= calibration.record() | {"conditions": stated}

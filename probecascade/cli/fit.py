@@ -89,6 +89,10 @@ def fit(
     unit: Annotated[
         str | None, typer.Option(help="What the promise counts: episode (default), or group, each once.")
     ] = None,
+    largest_group: Annotated[
+        int | None,
+        typer.Option(help="Most episodes that a group can hold, known beforehand: for promises per episode of groups."),
+    ] = None,
     billing: Annotated[
         str | None, typer.Option(help="What gates are weighed by: tokens (default), or api: the prompt at every call.")
     ] = None,
@@ -124,13 +128,14 @@ def fit(
 
     Groups are split into fit (probes), calibrate (thresholds) and test (the held-out numbers). The certified
     method promises the targets of new episodes, or says how many more episodes that would take. Without --gates
-    the run's recipe names them; --keep alone takes every action:r and part:p that enough episodes reach.
+    the run's recipe names them; --keep alone takes every action:r and part:p that enough episodes reach. High
+    recalls cost successes, often most of them: see "kept so far".
 
     Examples:
 
-      probecascade fit runs/atlas --recall 0.9,0.95,0.99 -o cascades/atlas
-
       probecascade fit runs/atlas --keep 0.95 -o cascades/atlas-keep
+
+      probecascade fit runs/atlas --recall 0.9,0.95,0.99 -o cascades/atlas
 
       probecascade fit runs/atlas --recall 0.5,0.7 --keep 0.9 --gates auto -o cascades/both
 
@@ -151,7 +156,15 @@ def fit(
         own = _set(method=given.targets.method, confidence=given.targets.confidence, unit=given.targets.unit)
         settings = replace(settings, **own, max_gates=given.gates.max_gates)
     settings = replace(
-        settings, **_set(method=method, confidence=confidence, unit=unit, max_gates=max_gates, billing=billing)
+        settings,
+        **_set(
+            method=method,
+            confidence=confidence,
+            unit=unit,
+            largest_group=largest_group,
+            max_gates=max_gates,
+            billing=billing,
+        ),
     )
     if output.exists() and not overwrite:
         raise CascadeError(f"{str(output)!r} exists already: choose another folder, or add --overwrite.")
@@ -215,6 +228,7 @@ class _Settings:
     method: str = "certified"
     confidence: float = 0.95
     unit: Any = "episode"
+    largest_group: int | None = None
     max_gates: int = 3
     billing: str = "tokens"
 
@@ -268,6 +282,7 @@ def _fit(
         method=settings.method,
         confidence=settings.confidence,
         unit=settings.unit,
+        largest_group=settings.largest_group,
         billing=settings.billing,
         layers=settings.layers,
         gate_answers=settings.gate_answers,

@@ -90,6 +90,7 @@ def fit_cascade(
     method: str = "certified",
     confidence: float = 0.95,
     unit: Unit = "episode",
+    largest_group: int | None = None,
     billing: str = "tokens",
     split_seed: int = 0,
     shares: tuple[int, int, int] = (50, 25, 25),
@@ -105,8 +106,9 @@ def fit_cascade(
     gate's probe is fitted once more on those fit episodes that the gates before it let through, with thresholds
     that the same targets would set on the held-out scores of the fit episodes.
     `gate_answers`: turns that finish the episode are gates too. `billing="api"` weighs the gates by what a provider
-    bills, the whole prompt at every call. `method`, `confidence` and `unit` are those of `calibrate`, whose
-    teachers are the out-of-fold scores of the fit episodes. `seed` is that of the folds and of the calibration.
+    bills, the whole prompt at every call. `method`, `confidence`, `unit` and `largest_group` are those of
+    `calibrate`, whose teachers are the out-of-fold scores of the fit episodes. `seed` is that of the folds and of the
+    calibration.
 
     UsageError without a target, or where targets and gates do not match; StoreError for layers that are not
     stored; DataError where a split holds one class only.
@@ -124,6 +126,7 @@ def fit_cascade(
     keep_target = None if keep is None else parse_target(keep, what="keep target")
     names = _gate_names(run, gates, targets, data, gate_answers=gate_answers)
     asked: dict[str, Any] = {"method": method, "confidence": confidence, "unit": unit, "keep": keep_target}
+    asked |= {"largest_group": largest_group}
     _rehearse(targets, len(targets) or len(names), asked)
     tried = run.layers if layers is None else resolve_layers(layers, n_layers_of(run.header))
     fitting = GateFitter(run, probe, tried, data.fit, seed, gate_answers, fitter)
@@ -154,7 +157,7 @@ def fit_cascade(
     if method == "certified" and targets and keep_target is not None:
         found = feasibility(*arrays, **options)
         prediction = None if found is None else found.sentence(keep_target, names)
-    calibration = calibrate(*arrays, **options, unit=unit, method=method, gates=names)
+    calibration = calibrate(*arrays, **options, unit=unit, method=method, gates=names, largest_group=largest_group)
     renewed = with_thresholds([fit.row.gate for fit in fits], calibration)
     rows = tuple(replace(fit.row, gate=gate) for fit, gate in zip(fits, renewed, strict=True))
     cascade = Cascade(

@@ -54,7 +54,9 @@ def look_less(fitted: FitResult, run: Run, wanted: TriggerShare, *, seed: int = 
     if fitted.prediction is not None and old.targets.keep is not None:
         likely = feasibility(*arrays, **options)
         prediction = None if likely is None else likely.sentence(old.targets.keep, old.gates)
-    found = calibrate(*arrays, **options, unit=old.unit, method=old.method, gates=old.gates)
+    found = calibrate(
+        *arrays, **options, unit=old.unit, method=old.method, gates=old.gates, largest_group=old.largest_group
+    )
     table = tuple(replace(r, gate=g) for r, g in zip(fitted.table, with_thresholds(gates, found), strict=True))
     renewed = Cascade(
         [row.gate for row in table],

@@ -90,6 +90,7 @@ def recalibrate(
         confidence=stored.get("confidence", 0.95) if confidence is None else confidence,
         unit=stored.get("unit", "episode"),
         method=method or stored.get("method", "certified"),
+        largest_group=stored.get("largest_group"),
         seed=seed,
         ids=episodes.episode_id[rows],
         gates=[gate.checkpoint for gate in cascade.gates],

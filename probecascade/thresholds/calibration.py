@@ -41,7 +41,8 @@ class Calibration:
     `certified` says whether every target is promised for new episodes, `certificates` what stands behind each;
     `needed` the missing numbers of "doomed" and "successful" episodes (of groups, where the promise is made for
     them), None where no number would do. `promise` is the sentence. `data` and `groups` are the calibration
-    episodes, `seen` is what the thresholds do on them, which flatters.
+    episodes, `seen` is what the thresholds do on them, which flatters. `largest_group`: the most episodes that a
+    group can hold, where that was given.
     """
 
     method: str
@@ -54,6 +55,7 @@ class Calibration:
     notes: tuple[str, ...]
     data: GateScores = field(repr=False)
     groups: Sequence[Any] | NDArray[Any] | None = field(repr=False)
+    largest_group: int | None = None
 
     @cached_property
     def seen(self) -> Backtest:
@@ -89,6 +91,7 @@ class Calibration:
             },
             "confidence": self.confidence,
             "unit": self.unit,
+            **({} if self.largest_group is None else {"largest_group": self.largest_group}),
             "certified": self.certified,
             "certificates": [
                 {
@@ -188,6 +191,8 @@ def calibrate(
     """
     if method not in METHODS:
         raise UsageError(f"method is {method!r}: give one of {', '.join(METHODS)}.")
+    if largest_group is not None and largest_group < 1:
+        raise UsageError(f"a largest group of {largest_group} was given: give the most episodes that a group can hold.")
     problem, data = _problem(scores, failed, groups, cost_after, catch, keep, confidence, unit, teachers, seed, ids)
     problem = replace(problem, largest_group=largest_group)
     names = _names(gates, data.scores.shape[1])
@@ -203,6 +208,7 @@ def calibrate(
         notes=(*found.notes, *_copies(problem.sample, ids), *_out_of_order(data, problem.targets, names)),
         data=data.take(np.arange(len(data.failed))),  # a copy: `seen` is counted later, whatever becomes of the arrays
         groups=None if groups is None else np.array(groups),
+        largest_group=largest_group,
     )
 
 

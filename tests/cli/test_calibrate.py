@@ -164,6 +164,18 @@ def test_teachers_leave_every_episode_to_certify(
     assert taught["teachers"]["groups"] == 200
 
 
+def test_a_bound_on_groups_is_no_assumption(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "grouped.csv", rows(600, size=3))
+    assert cli.main(["calibrate", str(path), "--keep", "0.8"]) == 0
+    assert "larger than the largest seen (3)" in " ".join(capsys.readouterr().out.split())
+    assert cli.main(["calibrate", str(path), "--keep", "0.8", "--largest-group", "4", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["largest_group"] == 4
+    assert "largest seen" not in record["promise"]
+    assert cli.main(["calibrate", str(path), "--keep", "0.8", "--largest-group", "2"]) == 2
+    assert "one holds 3 episodes" in capsys.readouterr().err
+
+
 def test_groups_count_once_by_unit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "grouped.csv", rows(600, size=3))
     record = found([str(path), "--keep", "0.9", "--unit", "group"], capsys)

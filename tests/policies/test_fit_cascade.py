@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_runs import LAYERS, make_run
+from made_runs import HEADER, LAYERS, WIDTH, make_episode, make_run, make_states
 
+from probecascade.episode import Recording
 from probecascade.errors import DataError, StoreError, UsageError
 from probecascade.policies import Cascade, fit_cascade, score_run
 from probecascade.policies.fit import unreached
 from probecascade.probes import LogisticFitter
-from probecascade.store import Run, assign_split
+from probecascade.store import Run, RunWriter, assign_split
 from probecascade.thresholds import firing, needed, parse_target
 
 QUICK = LogisticFitter(strengths=(1e-2, 1e-1), folds=4)
@@ -136,6 +137,27 @@ def test_gates_that_come_in_another_order_are_warned_of(run: Run) -> None:
     assert "failed episodes reach a gate up to action:3" in note
     kept = fit_cascade(run, keep="0.9", gates=["action:3", "part:1"], fitter=QUICK)
     assert any("reach part:1 before action:3" in warning for warning in kept.warnings)
+
+
+def test_a_bound_on_groups_that_is_known_beforehand_is_no_assumption(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    with RunWriter(tmp_path / "twice", HEADER, layers=LAYERS, d_model=WIDTH, dtype="float32") as writer:
+        for g in range(160):
+            failed = bool(rng.random() < 0.5)
+            for seed in (0, 1):
+                episode = make_episode(f"task-{g}", f"group-{g}", failed=failed, rounds=3, seed=seed)
+                writer.add(Recording(episode, make_states(episode, rng, failed=failed)))
+    twice = Run.open(tmp_path / "twice")
+    options = {"keep": "0.8", "gates": ["action:1"], "fitter": QUICK}
+    assumed, known = fit_cascade(twice, **options), fit_cascade(twice, **options, largest_group=3)
+    assert "no group of new episodes is larger than the largest seen (2)" in assumed.cascade.promise
+    assert "largest seen" not in known.cascade.promise
+    assert known.cascade.calibration["largest_group"] == 3
+    assert "largest_group" not in assumed.cascade.calibration
+    with pytest.raises(DataError, match="one holds 2 episodes"):
+        fit_cascade(twice, **options, largest_group=1)
+    with pytest.raises(UsageError, match="a largest group of 0 was given"):
+        fit_cascade(twice, **options, largest_group=0)
 
 
 def test_the_surface_baseline_reads_signals_only(run: Run) -> None:
