@@ -103,6 +103,10 @@ def tell_fit(record: dict[str, Any], result: FitResult, held_out: HeldOut | None
             ]
         )
     typer.echo(folded(["gate", "sees", "AUROC fit (cv)", "AUROC test"], probes))
+    say(
+        "cv: cross-validated on the fit episodes, on the folds that also chose layer and strength, so it is a "
+        "little optimistic; test: on episodes that shaped nothing"
+    )
     typer.echo("")
     titles = ["gate", "threshold", *(["target", "reached"] if with_targets else [])]
     alive, note = alive_words(result.cascade.gates)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load, save
+from scipy.special import expit, logit
 
 from probecascade.episode import SIGNALS
 from probecascade.errors import DataError, UsageError
@@ -19,6 +20,7 @@ from probecascade.probes import (
     Shown,
     StackingFitter,
     auroc,
+    grouped_folds,
     load_probe,
     reads,
 )
@@ -99,6 +101,34 @@ def test_held_out_scores_know_nothing_where_there_is_nothing_to_know() -> None:
         assert auroc(shown.score(early.probe), failed) > 0.95
         found.append((fitted.auroc, early.auroc))
     assert np.abs(np.mean(found, axis=0) - 0.5).max() < 0.08
+
+
+def test_a_held_out_score_is_of_a_probe_whose_choices_were_made_without_it() -> None:
+    shown, failed, groups = invented(4)
+    fitter = FusionFitter(("states", "signals"), **QUICK)
+    found = fitter.fit(shown, failed, groups).out_of_fold
+    for train, test in grouped_folds(failed, groups, 3, 0):
+        probe = fitter.fit(shown.take(train), failed[train], groups[train]).probe
+        shift = logit(failed.mean()) - logit(failed[train].mean())
+        np.testing.assert_allclose(found[test], expit(logit(shown.take(test).score(probe)) + shift), rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_choosing_among_weights_of_the_blocks_does_not_flatter_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitter = FusionFitter(("states", "signals", "text"), strengths=(1e-4, 1e-2, 1.0), folds=3)
+
+    def mean_auroc() -> float:
+        found = []
+        for seed in range(16):
+            shown, failed, _ = invented(seed, loud=(0.0, 0.0, 0.0, 0.0))
+            rows = np.arange(60)
+            found.append(fitter.fit(shown.take(rows), failed[rows], rows).auroc)
+        return float(np.mean(found))
+
+    nested = mean_auroc()
+    monkeypatch.setattr(FusionFitter, "_nested", lambda *given: given[3].fitted.out_of_fold)
+    assert nested < 0.5 + 3 * 0.1 / 4  # 0.1 is the spread of one
+    assert mean_auroc() > nested + 0.03  # the search's own scores are flattered
 
 
 def test_a_row_of_the_same_group_is_never_scored_by_a_probe_that_saw_it() -> None:
