@@ -58,10 +58,10 @@ _SAYS_FAILURE = re.compile(
     r"|max 1\.0\)[:\s]*0\.",
     re.MULTILINE,
 )
-# Reflections open so, and go on until a blank line or the question.
+# Reflections open so, also right behind a question, and go on until a blank line or the question.
 _REFLECTION = re.compile(
-    r"^(?:You have attempted to answer (?:the )?following question before and failed|Reflections?:|Your memory for the "
-    r"task below:|Below is the last trial you attempted|\(END PREVIOUS TRIAL\))(?:.|\n)*?(?=\n[ \t]*\n|^Question|\Z)",
+    r"(?:You have attempted to answer (?:the )?following question before and failed"
+    r"|^(?:Reflections?:|Your memory for the task below:))(?:.|\n)*?(?=\n[ \t]*\n|^Question|\Z)",
     re.MULTILINE,
 )
 

@@ -16,7 +16,7 @@ from probecascade.agents.parser import parse_turn
 from probecascade.agents.recorded.closing import without_reflections
 from probecascade.agents.recorded.draft import Draft, Layout, marks, text_of
 from probecascade.agents.recorded.kinds import observation_kind
-from probecascade.agents.recorded.records import RecordedStep
+from probecascade.agents.recorded.records import Fault, RecordedStep
 
 _FIELDS = ("trajectory", "text", "transcript", "traj", "scratchpad", "prompt")
 _QUESTION = re.compile(r"^[ \t]*(?:Question|Claim):", re.MULTILINE)
@@ -24,6 +24,10 @@ _BODY = re.compile(r"^[ \t]*(?:ActionPath|Thought|Action)(?: ?\d+)?:", re.MULTIL
 _NUMBERED = re.compile(r"^[ \t]*Thought ?\d+:", re.MULTILINE)
 _LABEL = re.compile(r"^[ \t]*(?P<name>ActionPath|Thought|Action|Observation)(?: ?\d+)?:[ \t]?", re.MULTILINE)
 _NUMBERED_LABEL = re.compile(r"^[ \t]*(?P<name>ActionPath|Thought|Action|Observation) ?\d+:[ \t]?", re.MULTILINE)
+_QUOTED = "(END PREVIOUS TRIAL)"
+"""Ends the rounds of an earlier trial that Reflexion puts before those of the next."""
+
+_TAIL = re.compile(r"^(?:Correct answer: |-+ ?BEGIN |#{10})", re.MULTILINE)
 _CALL = re.compile(r"(?:[^:]*):\s*(?P<tool>[^\[\n]{0,60}?)\s*\[(?P<argument>.*?)\]?\s*\Z", re.DOTALL)
 _TRIAL = re.compile(r"^BEGIN TRIAL (\d+)", re.MULTILINE)
 _SECTION = re.compile(r"^-+ ?BEGIN (CORRECT|INCORRECT|HALTED) AGENTS", re.MULTILINE)
@@ -59,10 +63,10 @@ def read_text(text: str, asked: str = "") -> Draft:
     """One run from its text: the question up to the first label, then rounds. `asked` is the question if known."""
     label = _NUMBERED_LABEL if _NUMBERED.search(text) else _LABEL
     first = label.search(text)
-    head = text[: first.start()] if first else text
+    head, body = (text[: first.start()], text[first.start() :]) if first else (text, "")
     question = asked or without_reflections(_QUESTION.sub("", head, count=1)).strip()
-    body = text[first.start() :] if first else ""
-    draft = Draft(question, list(_rounds(body, label)), told=text)
+    body = body.rpartition(_QUOTED)[2]
+    draft = Draft(question, list(_rounds(body, label)), told=body)
     if not draft.steps:
         draft.problems.append("the text holds no round of Thought, Action and Observation")
     return draft
@@ -100,15 +104,17 @@ def _round(turn: str, observation: str) -> RecordedStep:
     return RecordedStep(text, read.thought, tool, argument, observation, observation_kind(observation))
 
 
-def split_text(text: str) -> list[tuple[int, dict[str, Any]]]:
+def split_text(text: str, faults: list[Fault]) -> list[tuple[int, dict[str, Any]]]:
     """The runs of a plain text file, each with its line, as records that this layout reads.
 
-    A run goes from its question to the next. A question without any round, and an earlier trial that the prompt of
-    a later one quotes, are no runs. In the log of Reflexion trials the headings tell trial and outcome.
+    A run goes from its question to the next; a question without any round of its own is none. In the log of Reflexion
+    trials the headings tell trial and outcome, and what was solved once is written again in every later trial: such a
+    copy is left out, as a fault.
     """
     starts = [match.start() for match in _QUESTION.finditer(text)]
     headings = sorted([*_TRIAL.finditer(text), *_SECTION.finditer(text)], key=lambda match: match.start(), reverse=True)
     records: list[tuple[int, dict[str, Any]]] = []
+    first_seen: dict[str, int] = {}
     heads: dict[str, Any] = {}
     line, counted = 1, 0
     for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
@@ -116,8 +122,14 @@ def split_text(text: str) -> list[tuple[int, dict[str, Any]]]:
         while headings and headings[-1].start() < start:
             told = headings.pop()[1]
             heads |= {"trial": int(told)} if told.isdigit() else {"success": told == "CORRECT"}
-        if _BODY.search(text, start, end) and "(END PREVIOUS TRIAL)" not in text[start:end]:
-            records.append((line, {"text": text[start:end], **heads}))
+        run = _TAIL.split(text[start:end], maxsplit=1)[0].strip()
+        if not _BODY.search(run.rpartition(_QUOTED)[2]):
+            continue
+        if run in first_seen:
+            faults.append(Fault(line, f"the same run as on line {first_seen[run]}: left out"))
+            continue
+        first_seen[run] = line
+        records.append((line, {"text": text[start:end], **heads}))
     return records
 
 

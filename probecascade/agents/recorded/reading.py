@@ -149,7 +149,7 @@ def _records(file: Path, source: Source, layout: str | None) -> list[tuple[int, 
                 f"{file.name} is of no known layout: neither JSON ({', '.join(LAYOUTS)}) nor ReAct text ({wrong}); "
                 "give one JSON object a line, or text with the lines Question:, Thought:, Action: and Observation:."
             )
-        return list(split_text(source.text))
+        return split_text(source.text, source.faults)
     items = [record for _, record in source.records]
     if items and all(isinstance(item, Mapping) for item in items):
         if all("role" in item for item in items):

@@ -146,11 +146,52 @@ def test_a_log_of_reflexion_trials(tmp_path: Path) -> None:
     assert [len(run.steps) for run in read.runs] == [3, 3, 1]
 
 
-def test_a_trial_that_a_prompt_quotes_is_no_run_of_its_own(tmp_path: Path) -> None:
+def test_what_a_log_repeats_in_every_trial_is_one_run(tmp_path: Path) -> None:
+    solved = f"{REACT_TEXT}Answer is CORRECT\nCorrect answer: Brosk\n\n"
+    failed = "Question: How old is Bob?\nThought 1: Easy.\nAction 1: Finish[7]\nObservation 1: Answer is INCORRECT\n"
+    trial = (
+        "BEGIN TRIAL {}\n####################\n--- BEGIN CORRECT AGENTS ---\n\n{}--- BEGIN INCORRECT AGENTS ---\n{}\n"
+    )
     path = tmp_path / "log.txt"
-    quoted = f"Below is the last trial you attempted.\n{REACT_TEXT}\n(END PREVIOUS TRIAL)\n\n"
-    path.write_text(f"{quoted}Question: Who is Bob?\nThought 1: Easy.\nAction 1: Finish[Bob]\n")
-    assert [run.question for run in read_recorded(path).runs] == ["Who is Bob?"]
+    path.write_text(trial.format(1, solved, failed) + trial.format(2, solved, failed.replace("[7]", "[8]")))
+    read = read_recorded(path)
+    assert [(run.attributes["trial"], run.failed) for run in read.runs] == [(1, False), (1, True), (2, True)]
+    assert [fault.problem for fault in read.faults] == ["the same run as on line 5: left out"]
+
+
+def test_what_reflexion_puts_between_question_and_rounds(tmp_path: Path) -> None:
+    failed = "You have attempted to answer following question before and failed."
+    reflected = f"Question: Who is Bob ?{failed} Use this plan.\nReflections:\n- I should have searched Eve.\n"
+    quoted = (
+        f"Question: Who is Bob ?{failed} Below is the last trial you attempted to answer the question.\n"
+        "Question: Who is Bob ?\nThought 1: Hm.\nAction 1: Finish[Eve]\nObservation 1: Answer is INCORRECT\n"
+        "(END PREVIOUS TRIAL)\n"
+    )
+    rounds = "Thought 1: Easy.\nAction 1: Finish[Bob]\nObservation 1: "
+    path = tmp_path / "log.txt"
+    path.write_text(f"{reflected}{rounds}Answer is CORRECT\n\n{quoted}{rounds}Answer is CORRECT\n")
+    runs = read_recorded(path).runs
+    assert [(run.question, run.failed, run.steps[0].argument) for run in runs] == [("Who is Bob ?", False, "Bob")] * 2
+    assert [len(run.steps) for run in runs] == [1, 1]
+
+
+def test_a_prompt_of_knowagent(tmp_path: Path) -> None:
+    record = {
+        "question": "Where was Ada born?",
+        "answer": "Brosk",
+        "correct": True,
+        "reward": 1.0,
+        "prompt": "The graph.\nQuestion: Which? (END OF EXAMPLES)\nQuestion: Where was Ada born?\nActionPath 1: Start\n"
+        "Thought 1: From Start.\nAction 1: Retrieve[Ada]\nObservation 1: A page.\nActionPath 2: Start->Retrieve[Ada]\n"
+        "Thought 2: Known.\nAction 2: Finish[Brosk]\nObservation 2: Answer is CORRECT",
+    }
+    run = _only(write_lines(tmp_path / "a.jsonl", [record]), "react")
+    assert (run.question, run.failed, run.reward) == ("Where was Ada born?", False, 1.0)
+    assert [(step.action, step.argument, step.observation) for step in run.steps] == [
+        ("retrieve", "Ada", "A page."),
+        ("finish", "Brosk", ""),
+    ]
+    assert run.steps[0].text == "ActionPath 1: Start\nThought 1: From Start.\nAction 1: Retrieve[Ada]"
 
 
 def test_messages_with_tool_calls(tmp_path: Path) -> None:
