@@ -40,9 +40,9 @@ def replay(
     if len(laid.prompt) > limit:
         record.end("error", f"error: the prompt takes {len(laid.prompt)} tokens, and {limit} may be read")
         return record.recording()
-    plan = _Plan(laid, set(settings.checkpoints))
+    plan = Plan(laid, set(settings.checkpoints))
     fed: Fed = yield Feed(plan.ids, keep=plan.keep, shared=len(model.encode(template.head)), score=plan.scored)
-    _Reader(record, laid, plan, fed).read()
+    tell(record, laid, plan, fed)
     outcome, reward = _ending(run)
     record.end(outcome, READ, reward)
     return record.recording()
@@ -55,7 +55,15 @@ def _ending(run: RecordedRun) -> tuple[Outcome, float]:
     return outcome, float(not run.failed) if run.reward is None else run.reward
 
 
-class _Plan:
+def tell(record: EpisodeRecord, laid: LaidRun, plan: Plan, fed: Fed, *, ends: bool = True) -> None:
+    """Tell an episode's record what was read, as the live loop tells it what was played.
+
+    `fed` is the reply to the plan's one Feed. `ends`: the last turn ends the episode.
+    """
+    _Reader(record, laid, plan, fed, ends).read()
+
+
+class Plan:
     """The ids of a laid-out run in one piece, the positions whose states are needed, and those of all turns' ids."""
 
     def __init__(self, laid: LaidRun, kinds: set[str]) -> None:
@@ -77,10 +85,10 @@ class _Plan:
 
 
 class _Reader:
-    """Tells an episode's record what was read, piece by piece, as the live loop tells it what was played."""
+    """What was told already, and what is still to be told."""
 
-    def __init__(self, record: EpisodeRecord, laid: LaidRun, plan: _Plan, fed: Fed) -> None:
-        self.record, self.laid = record, laid
+    def __init__(self, record: EpisodeRecord, laid: LaidRun, plan: Plan, fed: Fed, ends: bool) -> None:
+        self.record, self.laid, self.ends = record, laid, ends
         self.states: Mapping[int, NDArray[np.float32]] = dict(zip(plan.keep, fed.states, strict=True))
         self.probabilities = dict(zip(plan.scored, zip(fed.logprobs, fed.entropies, strict=True), strict=True))
         self.pace = fed.seconds / len(plan.ids)
@@ -107,7 +115,7 @@ class _Reader:
             record.mark_thought(each.thought, step.thought)
         action = Action(step.action, step.argument, bool(step.action))
         parsed = ParsedTurn(len(step.text), None, 0, step.thought, action, "open")
-        record.close_turn(parsed, Foresight(final=last))
+        record.close_turn(parsed, Foresight(final=last and self.ends))
         if read:
             for _ in record.turn_marks():
                 pass  # each is kept as it is made

@@ -1,4 +1,4 @@
-"""`probecascade reread`: other layers of a stored run, from the token ids that it holds."""
+"""`probecascade reread`: other layers and checkpoints of a stored run, from the token ids that it holds."""
 
 from __future__ import annotations
 
@@ -7,19 +7,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from probecascade.cli.options import parse_layers
+from probecascade.cli.options import parse_layers, split_names
 from probecascade.errors import CascadeError, NothingToDoError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from probecascade.episode import Recording
     from probecascade.models.engine import Engine
+    from probecascade.models.requests import Conversation
     from probecascade.store import Run
 
 
 def reread(
     run: Annotated[Path, typer.Argument(help="A run that `probecascade extract` made.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the new run; it must not exist yet.")],
-    layers: Annotated[str, typer.Option(help="Layers to keep: all, or a list such as 0,10,-1.")] = "all",
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            help="Layers to keep: all, or a list such as 0,10,-1. By default all; with --add those of the run."
+        ),
+    ] = None,
+    add: Annotated[
+        str | None,
+        typer.Option(help="Kinds of checkpoints that the run lacks: thought, action, observation, prompt, turn_mean."),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in that folder: only what it lacks is read.")
     ] = False,
@@ -28,14 +38,17 @@ def reread(
     slots: Annotated[int, typer.Option(min=1, help="Episodes that are read at once.")] = 16,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
-    """Read a run's episodes again and keep other layers, without playing them anew.
+    """Read a run's episodes again and keep other layers or more checkpoints, without playing them anew.
 
     The model reads the stored token ids and samples nothing. Transcripts, outcomes and checkpoints stay as they
-    are; the run itself is left alone.
+    are; the run itself is left alone. What was stored must come out again, or nothing more is written. --add puts
+    checkpoints of other kinds beside those of the run; turn_mean is the mean of the states of a turn's tokens.
 
-    Example:
+    Examples:
 
       probecascade reread runs/atlas --layers all -o runs/atlas-all-layers
+
+      probecascade reread runs/atlas --add thought,turn_mean -o runs/atlas-more
     """
     from probecascade.store import Run
 
@@ -50,35 +63,73 @@ def reread(
         raise StoreError(
             f"{str(output)!r} exists already: add --resume to continue that run, or choose another folder."
         )
-    chosen = parse_layers(None if layers == "all" else layers)
-    _read(stored, output, chosen, resume=resume, limit=limit, device=device, slots=slots)
-    _tell(Run.open(output), as_json)
+    kinds = _kinds(stored, add)
+    chosen = None if layers == "all" or (layers is None and not kinds) else parse_layers(layers) or stored.layers
+    unfit = _read(stored, output, chosen, kinds, resume=resume, limit=limit, device=device, slots=slots)
+    _tell(Run.open(output), kinds, unfit, as_json)
 
 
-def _read(run: Run, output: Path, layers: Any, *, resume: bool, limit: int | None, device: str, slots: int) -> None:
-    from probecascade.agents.reread import common_head
+def _kinds(run: Run, add: str | None) -> tuple[str, ...]:
+    """The kinds to add. UsageError for one that cannot be added or is there already."""
+    from probecascade.agents.reread import ADDABLE
+
+    kinds = split_names(add) or ()
+    if add is not None and not kinds:
+        raise UsageError(f"--add is {add!r}: name kinds of checkpoints, such as --add thought,turn_mean.")
+    stored = {name.partition(":")[0] for name in run.checkpoint_names}
+    for kind in kinds:
+        if kind not in ADDABLE or kinds.count(kind) > 1:
+            raise UsageError(f"--add names {kind!r}: give some of {', '.join(ADDABLE)}, each once.")
+        if kind in stored:
+            raise UsageError(f"--add names {kind!r}, and the run {str(run.path)!r} has such checkpoints: leave it out.")
+    return kinds
+
+
+def _read(
+    run: Run,
+    output: Path,
+    layers: tuple[int, ...] | None,
+    kinds: tuple[str, ...],
+    *,
+    resume: bool,
+    limit: int | None,
+    device: str,
+    slots: int,
+) -> int:
+    """Read the episodes and store them. Returns to how many of them no checkpoint could be added."""
+    from probecascade.agents.reread import Reread, common_head, laid_again, tolerance
     from probecascade.agents.reread import reread as read_again
     from probecascade.cli.progress import progress
     from probecascade.store import RunWriter
 
     every = [run.episode(index) for index in range(len(run))][:limit]
-    engine = _engine(run, layers, device, slots, max(len(episode.token_ids) for episode in every))
+    engine, kept = _engine(run, layers, device, slots, max(len(episode.token_ids) for episode in every))
     header = {key: value for key, value in run.header.items() if key not in ("format", "layers", "d_model", "dtype")}
-    header["reread"] = {"run": run.path.name, "layers": list(run.layers)}
-    shared = common_head(every)
-    with RunWriter(
-        output, header, layers=engine.layers, d_model=engine.d_model, dtype=run.dtype, resume=resume
-    ) as writer:
-        left = [episode for episode in every if episode.episode_id not in writer.stored]
-        read: Any = engine.run(read_again(engine, e, shared=shared, dtype=run.dtype) for e in left)
-        recording: Recording
-        for recording in progress(read, len(left), "reread"):
+    allowed = tolerance(run.header["model"]["dtype"], run.dtype)
+    header["reread"] = {"run": run.path.name, "layers": list(run.layers), "tolerance": allowed}
+    if kinds:
+        header["checkpoints"] = [*run.header.get("checkpoints", ()), *kinds]
+        header["reread"]["added"] = list(kinds)
+    wanted = Reread(kept, run.layers, run.dtype, common_head(every), allowed, kinds)
+
+    def conversation(index: int) -> Conversation[Recording]:
+        return read_again(engine, every[index], run.hidden(index), wanted)
+
+    list(engine.run([conversation(0)]))  # a run that does not come out again is refused before anything is written
+    with RunWriter(output, header, layers=kept, d_model=engine.d_model, dtype=run.dtype, resume=resume) as writer:
+        left = [index for index, episode in enumerate(every) if episode.episode_id not in writer.stored]
+        for recording in progress(engine.run(map(conversation, left)), len(left), "reread"):
             writer.add(recording)
+    return sum(laid_again(engine, episode) is None for episode in every) if kinds else 0
 
 
-def _engine(run: Run, layers: tuple[int, ...] | None, device: str, slots: int, longest: int) -> Engine:
+def _engine(
+    run: Run, layers: tuple[int, ...] | None, device: str, slots: int, longest: int
+) -> tuple[Engine, tuple[int, ...]]:
+    """The model that made the run, keeping its layers and the asked ones (None: all), and the latter resolved."""
     from probecascade.models import load
     from probecascade.models.engine import Engine
+    from probecascade.store.schema import resolve_layers
 
     recipe: Any = run.header.get("recipe")
     section = recipe.get("model") if isinstance(recipe, dict) else None
@@ -93,12 +144,13 @@ def _engine(run: Run, layers: tuple[int, ...] | None, device: str, slots: int, l
             f"the run {str(run.path)!r} was made with another model than {section['name']!r} is now: "
             "its states can be read again by the very same one only."
         )
-    every = range(loaded.model.config.get_text_config().num_hidden_layers + 1)
-    kept = tuple(every) if layers is None else layers
-    return Engine(loaded.model, loaded.tokenizer, layers=kept, slots=slots, capacity=longest + 1)
+    n_layers = loaded.model.config.get_text_config().num_hidden_layers
+    kept = resolve_layers(range(n_layers + 1) if layers is None else layers, n_layers)
+    both = tuple(sorted({*kept, *run.layers}))
+    return Engine(loaded.model, loaded.tokenizer, layers=both, slots=slots, capacity=longest + 1), kept
 
 
-def _tell(run: Run, as_json: bool) -> None:
+def _tell(run: Run, kinds: tuple[str, ...], unfit: int, as_json: bool) -> None:
     from probecascade.cli.extract import size_text
     from probecascade.cli.tables import print_json
 
@@ -109,6 +161,8 @@ def _tell(run: Run, as_json: bool) -> None:
         "layers": list(run.layers),
         "checkpoints": sum(described["checkpoints"].values()),
         "bytes": described["bytes"],
+        "added": list(kinds),
+        "nothing_added": unfit,
         "next": f"probecascade sweep {run.path}",
     }
     if as_json:
@@ -117,4 +171,6 @@ def _tell(run: Run, as_json: bool) -> None:
         f"{record['episodes']} episodes, {record['checkpoints']} checkpoints, {len(run.layers)} layers, "
         f"{size_text(described['bytes'])} in {run.path}"
     )
+    if unfit:
+        typer.echo(f"to {unfit} of them nothing was added: their ids and steps do not say where the checkpoints stand")
     typer.echo(f"next: {record['next']}")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -36,7 +37,7 @@ def test_other_layers_of_the_very_same_episodes(
     assert {file: file.read_bytes() for file in played.rglob("*") if file.is_file()} == before
     old, new = Run.open(played), Run.open(tmp_path / "all")
     assert new.checkpoint_names == old.checkpoint_names
-    assert new.header["reread"] == {"run": "run", "layers": [2]}
+    assert new.header["reread"] == {"run": "run", "layers": [2], "tolerance": 2e-3}
     row = {name: index for index, name in enumerate(new.episodes.episode_id)}
     for index, name in enumerate(old.episodes.episode_id):
         ours, theirs = old.episode(index), new.episode(row[name])
@@ -114,3 +115,49 @@ def test_a_run_without_its_recipe_cannot_be_read_again(
 
 def test_no_run_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     refused(["reread", str(tmp_path / "none"), "-o", str(tmp_path / "all")], capsys)
+
+
+def test_checkpoints_are_added_beside_those_of_the_run(
+    write_recipe: Write, lottery: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = str(write_recipe(5, old="[capture]", new='[capture]\ncheckpoints = ["prompt", "part"]'))
+    assert cli.main(["extract", recipe, "-o", str(tmp_path / "few")]) == 0
+    whole = str(
+        write_recipe(5, old="[capture]", new='[capture]\ncheckpoints = ["prompt", "part", "action", "turn_mean"]')
+    )
+    assert cli.main(["extract", whole, "-o", str(tmp_path / "whole")]) == 0
+    capsys.readouterr()
+    more = ["reread", str(tmp_path / "few"), "-o", str(tmp_path / "more"), "--add", "action,turn_mean", "--json"]
+    assert cli.main(more) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["layers"], told["added"], told["nothing_added"]) == ([0, 1, 2], ["action", "turn_mean"], 0)
+    found, expected = Run.open(tmp_path / "more"), Run.open(tmp_path / "whole")
+    assert found.header["checkpoints"] == ["prompt", "part", "action", "turn_mean"]
+    assert found.header["reread"]["tolerance"] == 2e-3
+    row = {name: index for index, name in enumerate(found.episodes.episode_id)}
+    for index, name in enumerate(expected.episodes.episode_id):
+        ours, theirs = found.episode(row[name]).checkpoints, expected.episode(index).checkpoints
+        assert [(c.name, c.position, c.tokens) for c in ours] == [(c.name, c.position, c.tokens) for c in theirs]
+        np.testing.assert_allclose([c.signals for c in ours], [c.signals for c in theirs], rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(found.hidden(row[name]), expected.hidden(index), rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("add", "words"),
+    [("part", "give some of"), ("action,action", "each once"), ("action", "has such checkpoints"), (",", "name kinds")],
+)
+def test_kinds_that_cannot_be_added(
+    played: Path, tmp_path: Path, add: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert words in refused(["reread", str(played), "-o", str(tmp_path / "all"), "--add", add], capsys)
+    assert not (tmp_path / "all").exists()
+
+
+def test_a_damaged_state_is_noticed_before_anything_is_written(
+    played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (shard,) = (played / "shards").glob("*.h5")
+    with h5py.File(shard, "r+") as file:
+        file["hidden/2"][:] = np.roll(file["hidden/2"][:], 1, axis=0)
+    assert "comes out another at layer 2" in refused(["reread", str(played), "-o", str(tmp_path / "all")], capsys)
+    assert not (tmp_path / "all").exists()
