@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from probecascade.store import Run
 
 BY_RULES = "rules"
-_TAKEN = 4  # modes that a row names
+_TAKEN = 3  # modes that a row names
 
 
 @dataclass(frozen=True, slots=True)

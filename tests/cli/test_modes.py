@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from doubtful_runs import make_doubtful_run
 from made_runs import make_run
@@ -12,7 +13,8 @@ from made_runs import make_run
 from probecascade import cli
 from probecascade.cli.modes import write_modes
 from probecascade.evaluation import failure_modes
-from probecascade.policies import Cascade
+from probecascade.policies import Cascade, Gate, Trigger
+from probecascade.probes import LinearProbe
 from probecascade.store import Run
 
 from .conftest import refused
@@ -104,6 +106,25 @@ def test_fit_with_a_trigger_and_modes(doubtful: Path, tmp_path: Path, capsys: py
     assert "aborted as loop" in out
     assert "looked at (f + s)" in out
     assert "looked at: alive, and where the trigger looks" in out
+
+
+def test_many_modes_and_gates_still_fit_on_a_page() -> None:
+    from probecascade.cli.fit_extras import extras_lines
+
+    names = [f"a_rather_long_mode_{k}" for k in range(7)]
+    ranked = {"value": 0.5, "low": 0.4, "high": 0.6}
+    fitted = {
+        "modes": dict.fromkeys(names, 20),
+        "confusion": [[k + 1 if k else 0 for k in range(7)]] * 7,
+        "auroc": dict.fromkeys(names, ranked),
+    }
+    probe = LinearProbe(np.zeros(2), np.ones(2), np.ones(2), 0.0)
+    gates = [Gate(f"action:{k}", 2, probe, 0.5, trigger=Trigger("entropy_mean", "above", 0.5)) for k in range(12)]
+    provenance = {"modes": {gate.checkpoint: fitted for gate in gates}}
+    text = "\n".join(extras_lines(Cascade(gates, promise="p", provenance=provenance)))
+    assert max(map(len, text.splitlines())) <= 120
+    assert f"{names[6]} 7, {names[5]} 6, {names[4]} 5, others 9" in text
+    assert " ".join(text.split()).count("entropy_mean >= 0.5") == 12
 
 
 def test_a_recipe_asks_for_a_trigger_and_modes_and_options_go_before_it(
