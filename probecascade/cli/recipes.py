@@ -27,6 +27,7 @@ class ModelSection:
     revision: str | None = None
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     device: str = "auto"
+    backend: Literal["transformers", "transformer-lens"] = "transformers"
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ def open_session(
     tasks = tasks or task_set(recipe)
     recipe = tasks.settled(recipe)
     section = recipe.model
-    loaded = load(section.name, revision=section.revision, dtype=section.dtype, device=section.device)
+    loaded = load(**dataclasses.asdict(section))
     templates = {wording: _template(recipe, tasks, loaded, wording) for wording in recipe.agent.wording_names}
     if layers is None:
         kept = recipe.capture.layers

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from probecascade.models.catalogue import LoadedModel, ModelSource, load, resolve
     from probecascade.models.engine import Engine
+    from probecascade.models.given import adopt
 
 _HOMES = {
     "Engine": "engine",
     "LoadedModel": "catalogue",
     "ModelSource": "catalogue",
+    "adopt": "given",
     "load": "catalogue",
     "resolve": "catalogue",
 }
 
-__all__ = ["Engine", "LoadedModel", "ModelSource", "load", "resolve"]
+__all__ = ["Engine", "LoadedModel", "ModelSource", "adopt", "load", "resolve"]
 
 
 def __getattr__(name: str) -> Any:

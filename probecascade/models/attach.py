@@ -20,8 +20,9 @@ from probecascade.episode import CONTINUE, SIGNALS, Decision, Moment, Task
 from probecascade.errors import CascadeError, DataError, UsageError
 from probecascade.interfaces import EpisodeWatch, StoppingPolicy
 from probecascade.models.attached import KINDS, LOGPROBS, EpisodeHandle
+from probecascade.models.given import unwrap
 from probecascade.models.hooks import decoder_blocks
-from probecascade.models.identity import template_checksum, tokenizer_checksum, weights_checksum
+from probecascade.models.identity import dtype_of, template_checksum, tokenizer_checksum, weights_checksum
 from probecascade.models.opening import Opening
 from probecascade.models.recorder import Recorder
 from probecascade.store.schema import check_dtype
@@ -59,7 +60,8 @@ def attach(
 
     Args:
         policy: a `Cascade`, or any other stopping policy.
-        model: a decoder-only model of transformers, in eval mode, not compiled.
+        model: a decoder-only model of transformers, in eval mode, not compiled; also one inside a `TransformerBridge`
+            or nnsight's `LanguageModel`.
         tokenizer: its tokenizer.
         force: attach a cascade to another model or tokenizer than it was fitted on.
         shadow: score and record, never abort.
@@ -74,13 +76,15 @@ def attach(
     """
     if on_error not in ("continue", "raise"):
         raise UsageError(f"on_error {on_error!r} is unknown: give 'continue' or 'raise'.")
+    found = unwrap(model)
+    model = found.model
     recorder = Recorder(model, policy.layers)
     inner: Any = policy
     while hasattr(inner, "policy"):  # wrappers such as a shadow
         inner = inner.policy
     fitted: Mapping[str, Any] = getattr(inner, "provenance", {}).get("run", {})
     if hasattr(inner, "check_fits"):
-        inner.check_fits(_header(fitted, model, tokenizer), force=force)
+        inner.check_fits(_header(fitted, model, tokenizer, found.backend), force=force)
     dtype = store_dtype if store_dtype is not None else fitted.get("dtype")
     if dtype is not None:
         check_dtype(dtype)
@@ -327,7 +331,7 @@ def _round_of(checkpoint: str) -> int:
     return int(index or 0) if kind in KINDS else 0
 
 
-def _header(fitted: Mapping[str, Any], model: Any, tokenizer: Any) -> dict[str, Any]:
+def _header(fitted: Mapping[str, Any], model: Any, tokenizer: Any, backend: str) -> dict[str, Any]:
     """The fitted header with every fact replaced that this model and tokenizer can be asked for."""
     config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
     facts: dict[str, Any] = {
@@ -336,13 +340,15 @@ def _header(fitted: Mapping[str, Any], model: Any, tokenizer: Any) -> dict[str, 
         "n_layers": len(decoder_blocks(model)),
         "d_model": int(config.hidden_size),
     }
-    folder = Path(getattr(model.config, "_name_or_path", "") or "")
+    origin = getattr(model.config, "_name_or_path", "")
+    folder = Path(origin)
     nested = fitted.get("model")
     stored = (nested if isinstance(nested, Mapping) else fitted).get("weights")
-    if str(stored).startswith("sampled-sha256:") and any(folder.glob("*.safetensors")):
+    if str(stored).startswith("sampled-sha256:") and origin and any(folder.glob("*.safetensors")):
         facts["weights"] = weights_checksum(folder)
     header = {**fitted, **{key: value for key, value in facts.items() if key in fitted}}
     if isinstance(nested, Mapping):
-        facts["dtype"] = str(model.dtype).removeprefix("torch.")  # at the top, dtype is the store's
-        header["model"] = {**nested, **{key: value for key, value in facts.items() if key in nested}}
+        facts["dtype"] = dtype_of(model)  # at the top, dtype is the store's
+        known = {key: value for key, value in facts.items() if key in nested}
+        header["model"] = {**nested, **known, "backend": backend}
     return header

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 DTYPES = ("float32", "bfloat16", "float16")
+
+BACKENDS = TRANSFORMERS, LENS = ("transformers", "transformer-lens")
+"""Whose code computes the states: the model's own, or a TransformerLens bridge around it (the extra `lens`)."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
@@ -56,7 +59,7 @@ class ModelSource:
     """What a model name means. `path` is the folder or GGUF file; a hub id has none until it is loaded."""
 
     name: str  # as recorded: the catalogue name, the hub id, or the folder's or file's own name
-    kind: Literal["embedded", "folder", "gguf", "hub"]
+    kind: Literal["embedded", "folder", "gguf", "hub", "given"]
     path: Path | None = None
     revision: str | None = None
 
@@ -66,13 +69,15 @@ class LoadedModel:
     """A model ready to read: in eval mode, no parameter asks for a gradient.
 
     `identity` has the keys `model`, `revision` (the commit of a hub model, else None), `tokenizer`,
-    `chat_template` (None without one), `weights` (checksums, see `probecascade.models.identity`) and `dtype`.
+    `chat_template` (None without one), `weights` (checksums, see `probecascade.models.identity`), `dtype` and
+    `backend`, one of `BACKENDS`. `bridge` is the TransformerBridge that `model` runs in, with its hook points, or None.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     source: ModelSource
     identity: Mapping[str, str | None]
+    bridge: Any = None
 
 
 def resolve(name: str, revision: str | None = None) -> ModelSource:
@@ -97,7 +102,14 @@ def resolve(name: str, revision: str | None = None) -> ModelSource:
     return source
 
 
-def load(name: str, *, revision: str | None = None, dtype: str = "float32", device: str = "auto") -> LoadedModel:
+def load(
+    name: str,
+    *,
+    revision: str | None = None,
+    dtype: str = "float32",
+    device: str = "auto",
+    backend: str = TRANSFORMERS,
+) -> LoadedModel:
     """Load a model of the catalogue and its tokenizer.
 
     A GGUF file (the embedded model too) is converted to safetensors once, in the cache folder, which takes
@@ -109,12 +121,15 @@ def load(name: str, *, revision: str | None = None, dtype: str = "float32", devi
         revision: branch, tag or commit of a hub id.
         dtype: `float32`, `bfloat16` or `float16`.
         device: `auto` (CUDA if there is one, else the CPU), or a torch device such as `cpu`, `cuda:1`, `mps`.
+        backend: `transformers`, or `transformer-lens` for a model inside a bridge (see `probecascade.models.lens`).
 
     Raises:
-        ModelError: see `resolve`; also weights that cannot be fetched, read or converted.
-        UsageError: an unknown dtype, or a device that this machine lacks.
+        ModelError: see `resolve`; also weights that cannot be fetched, read or converted, and a bridge that cannot be
+            built or whose states are not the model's.
+        UsageError: an unknown dtype or backend, or a device that this machine lacks.
     """
     check_dtype(dtype)
+    check_backend(backend)
     source = resolve(name, revision)
     target = choose_device(device)
     if source.path is None:
@@ -127,8 +142,14 @@ def load(name: str, *, revision: str | None = None, dtype: str = "float32", devi
         folder = source.path
         weights, commit = identity.weights_checksum(folder), None
     model, tokenizer = _read(folder, source.name, dtype)
+    model = model.to(target)
+    bridge: Any = None
+    if backend == LENS:
+        from probecascade.models.lens import build_bridge
+
+        bridge = build_bridge(model, tokenizer)
     return LoadedModel(
-        model=model.to(target),
+        model=model if bridge is None else bridge.original_model,
         tokenizer=tokenizer,
         source=source,
         identity=MappingProxyType(
@@ -139,17 +160,28 @@ def load(name: str, *, revision: str | None = None, dtype: str = "float32", devi
                 "chat_template": identity.template_checksum(tokenizer.chat_template),
                 "weights": weights,
                 "dtype": dtype,
+                "backend": backend,
             }
         ),
+        bridge=bridge,
     )
 
 
 def check_dtype(dtype: str) -> None:
     """Raise UsageError unless `dtype` is one of `DTYPES`."""
-    if dtype not in DTYPES:
-        close = difflib.get_close_matches(dtype, DTYPES, n=1, cutoff=0.5)
+    _check_known("dtype", dtype, DTYPES)
+
+
+def check_backend(backend: str) -> None:
+    """Raise UsageError unless `backend` is one of `BACKENDS`."""
+    _check_known("backend", backend, BACKENDS)
+
+
+def _check_known(what: str, given: str, known: Sequence[str]) -> None:
+    if given not in known:
+        close = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
         hint = f"; did you mean {close[0]!r}?" if close else "."
-        raise UsageError(f"the dtype {dtype!r} is not one of {', '.join(DTYPES)}{hint}")
+        raise UsageError(f"the {what} {given!r} is not one of {', '.join(known)}{hint}")
 
 
 def choose_device(device: str) -> torch.device:

@@ -34,6 +34,37 @@ def weights_checksum(folder: Path) -> str:
     return f"sampled-sha256:{digest.hexdigest()}"
 
 
+def memory_checksum(model: Any) -> str:
+    """Checksum of the weights of a model in memory: names, shapes and dtypes, and three samples of every tensor.
+
+    It is another than `weights_checksum` of the folder that they were loaded from, for they may have been changed.
+    """
+    import torch
+
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        if tensor.is_meta:  # its numbers are elsewhere and brought in when it is used
+            continue
+        flat = tensor.detach().reshape(-1)
+        count = max(1, _SAMPLE // max(tensor.element_size(), 1))
+        for at in (0, max(0, len(flat) // 2 - count), max(0, len(flat) - count)):
+            piece = flat[at : at + count].cpu().contiguous()
+            digest.update(piece.view(torch.uint8).numpy().tobytes())
+    return f"memory-sha256:{digest.hexdigest()}"
+
+
+def dtype_of(model: Any) -> str:
+    """The dtype of a model's states, with the method where its weights are quantised: `bfloat16, bitsandbytes`."""
+    dtype = str(model.dtype).removeprefix("torch.")
+    settings = getattr(model.config, "quantization_config", None)
+    if settings is None:
+        return dtype
+    told = settings if isinstance(settings, dict) else settings.to_dict()
+    bits = next((f" {n}-bit" for n in (4, 8) if told.get(f"load_in_{n}bit") or told.get("bits") == n), "")
+    return f"{dtype}, {getattr(told.get('quant_method'), 'value', told.get('quant_method'))}{bits}"
+
+
 def tokenizer_checksum(tokenizer: PreTrainedTokenizerBase) -> str:
     """Checksum of what a tokenizer does: vocabulary, special tokens, and the ids of a text of hard cases.
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from probecascade.errors import CascadeError
+from probecascade.store.schema import stated_backend
 
 IDENTITY: tuple[str, ...] = (
     "model",
@@ -72,8 +73,8 @@ def check_header(fitted: Mapping[str, Any], header: Mapping[str, Any]) -> None:
 
     A cascade that was fitted on several templates (a list of them) fits each, and any number of them.
     """
-    given = dict(_leaves(header))
-    for key, value in _leaves(fitted):
+    given = dict(_leaves(stated_backend(header)))
+    for key, value in _leaves(stated_backend(fitted)):
         found = given.get(key)
         if found != value and not (key == "template" and _several(found) <= _several(value)):
             raise CascadeError(

@@ -42,7 +42,7 @@ def read_header(path: Path) -> dict[str, Any]:
         if version <= schema.FORMAT:
             if header["dtype"] not in schema.DTYPES or not header["layers"] or header["d_model"] < 1:
                 raise ValueError("dtype, layers or d_model make no sense")
-            return dict(header)
+            return schema.stated_backend(header)
     except FileNotFoundError as error:
         raise StoreError(
             f"{str(path)!r} is not a run: it holds no run.json; give a folder that `probecascade extract -o` made."

@@ -125,6 +125,12 @@ def n_layers_of(header: Mapping[str, Any]) -> int | None:
     return None if found is None else int(found)
 
 
+def stated_backend(header: Mapping[str, Any]) -> dict[str, Any]:
+    """The header with `model.backend` said: `transformers` in those from before there was another to read states by."""
+    model = header.get("model")
+    return {**header, "model": {"backend": "transformers", **model}} if isinstance(model, Mapping) else dict(header)
+
+
 def resolve_layer(layer: int, n_layers: int | None) -> int:
     """The layer counted from the embedding output (0); -1 is the last block. StoreError outside
     0..n_layers."""

@@ -87,6 +87,9 @@ SUPPORTED = ("llama", "qwen2", "gpt2", "gpt2_scaled", "neox", "mistral")
 BATCHED = (*SUPPORTED, "opt", "qwen3", "gemma2", "gemma3", "phi3", "olmo2", "granite", "mixtral", "qwen3_moe")
 """Decoders whose conversations share forwards."""
 
+BRIDGED = (*BATCHED, "falcon", "bloom", "gpt_oss")
+"""Decoders that TransformerLens runs as transformers does, in float32."""
+
 APART = ("falcon", "falcon_alibi", "falcon_40b", "bloom", "gpt_oss")
 """Decoders that are run one conversation after the other."""
 
