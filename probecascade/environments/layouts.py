@@ -35,6 +35,12 @@ class Layout:
         missing = self.differences(record)
         return missing[0] if missing else ""
 
+    def likeness(self, record: object) -> int:
+        """How much of the layout a record has: 2 for a key with a value of its kind, 1 for one with another value."""
+        if not isinstance(record, dict):
+            return 0
+        return sum(key in record for key in self.needs) + len(self.needs) - len(self.differences(record))
+
     def differences(self, record: object) -> list[str]:
         """All that keeps a record from having this layout."""
         if not isinstance(record, dict):
@@ -93,8 +99,7 @@ def played_as(layout: Layout, tasks: Sequence[Task]) -> Layout:
 
 def unknown(record: object) -> str:
     """Why a record has none of the layouts: those that were tried, and how it differs from the nearest."""
-    ranked = [(len(layout.needs) - len(layout.differences(record)), -len(layout.needs)) for layout in LAYOUTS]
-    nearest = LAYOUTS[max(range(len(LAYOUTS)), key=lambda i: (ranked[i], i))]
+    nearest = max(reversed(LAYOUTS), key=lambda layout: (layout.likeness(record), -len(layout.needs)))
     names = ", ".join(dict.fromkeys(layout.name for layout in LAYOUTS))
     return (
         f"the record has none of the layouts that are read ({names}); nearest is {nearest.name}, but "

@@ -103,13 +103,13 @@ def fever(record: Fields, notes: Notes, pages: PageFile | None) -> Task:
         raise DataError(f"'label' {given}; give SUPPORTS, REFUTES or NOT ENOUGH INFO")
     sets = fever_evidence(record)
     named = list(dict.fromkeys(title for group in sets for title, _ in group))
-    found = {page.title: page for page in (page_of(item, notes) for item in record.get("evidence_pages") or [])}
+    found = {page.title: page for page in (page_of(item, notes) for item in _listed(record, "evidence_pages"))}
     if pages:
         for title in named:
             if title in pages.pages:
                 found.setdefault(title, pages.pages[title])
-    facts = [[fever_title(str(title)), n] for title, n in record.get("evidence_used") or _covered(sets, found)]
-    lacking = [title for title, _ in facts if title not in found]
+    facts = _listed(record, "evidence_used") or [list(pair) for pair in _covered(sets, found)]
+    lacking = [fact[0] for fact in facts if isinstance(fact, list) and fact and fact[0] not in list(found)]
     if lacking and (found or pages):
         notes.faults.append(f"the page {lacking[0]!r} of the claim's evidence is not at hand")
     found.update((page.title, page) for page in _distractors(record, claim, found, pages, notes))
@@ -209,8 +209,12 @@ def _answer(given: object, notes: Notes) -> str:
 
 
 def _aliases(record: Fields, notes: Notes) -> tuple[str, ...]:
-    given = record.get("answer_aliases") or record.get("aliases") or []
+    given = list_of(record.get("answer_aliases") or record.get("aliases") or [], "'answer_aliases'")
     return tuple(notes.clean(alias) for alias in given if isinstance(alias, str) and alias.strip())
+
+
+def _listed(record: Fields, key: str) -> list[Any]:
+    return list_of(record.get(key) or [], f"{key!r}")
 
 
 def _columns(value: object, keys: tuple[str, str], what: str) -> list[list[Any]]:
@@ -232,7 +236,7 @@ def fever_evidence(record: Fields) -> list[list[tuple[str, int]]]:
     sets = []
     for group in list_of(record.get("evidence") or [], "'evidence'"):
         rows = [row for row in list_of(group, "an evidence set") if isinstance(row, list) and len(row) == 4]
-        pairs = [(fever_title(str(row[2])), int(row[3] or 0)) for row in rows if row[2] is not None]
+        pairs = [(fever_title(row[2]), row[3]) for row in rows if isinstance(row[2], str) and isinstance(row[3], int)]
         if pairs:
             sets.append(pairs)
     return sets
@@ -247,13 +251,12 @@ def _covered(sets: list[list[tuple[str, int]]], found: Mapping[str, Paragraph]) 
 def _distractors(
     record: Fields, claim: str, found: Mapping[str, Paragraph], pages: PageFile | None, notes: Notes
 ) -> list[Paragraph]:
-    titles = record.get("distractor_titles")
     if pages is None:
         return []
-    if titles is None:
+    if record.get("distractor_titles") is None:
         near = [page for page in pages.index.near(claim, FEVER_PAGES) if page.title not in found]
         return near[: max(0, FEVER_PAGES - len(found))]
-    wanted = [notes.clean(str(title)) for title in titles]
+    wanted = [notes.clean(str(title)) for title in _listed(record, "distractor_titles")]
     lacking = [title for title in wanted if title not in pages.pages]
     if lacking:
         notes.faults.append(f"the pages file has no distractor {lacking[0]!r}")

@@ -99,29 +99,31 @@ def _lines(stream: BinaryIO) -> Iterator[Record]:
 
 
 def _csv(stream: BinaryIO) -> Iterator[Record]:
-    rows = csv.reader(io.TextIOWrapper(stream, "utf-8-sig", newline=""))
-    header: list[str] = []
-    number, begin = 0, 1
-    try:
-        for row in rows:
-            line, begin = begin, rows.line_num + 1
-            if not any(cell.strip() for cell in row):
-                continue
-            if not header:
-                header = [cell.strip() for cell in row]
-                continue
-            number += 1
-            if len(row) == len(header):
-                yield Record(line, number, dict(zip(header, row, strict=True)))
-            else:
-                wanted = f"{len(header)} as in the first line"
-                yield Record(
-                    line, number, problem=f"{len(row)} columns; give {wanted}, in quotes where they hold commas"
-                )
-    except UnicodeDecodeError:
-        yield Record(begin, number + 1, problem="not UTF-8 text; save the file as UTF-8")
-    except csv.Error as error:
-        yield Record(begin, number + 1, problem=f"not CSV ({error}); quote cells that hold quotes or line breaks")
+    with io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:
+        rows = csv.reader(text)
+        header: list[str] = []
+        number, begin = 0, 1
+        try:
+            for row in rows:
+                line, begin = begin, rows.line_num + 1
+                if not any(cell.strip() for cell in row):
+                    continue
+                if not header:
+                    header = [cell.strip() for cell in row]
+                    continue
+                number += 1
+                yield _row(line, number, header, row)
+        except UnicodeDecodeError:
+            yield Record(begin, number + 1, problem="not UTF-8 text; save the file as UTF-8")
+        except csv.Error as error:
+            yield Record(begin, number + 1, problem=f"not CSV ({error}); quote cells that hold quotes or line breaks")
+
+
+def _row(line: int, number: int, header: list[str], row: list[str]) -> Record:
+    if len(row) != len(header):
+        wanted = f"give {len(header)} as in the first line, in quotes where they hold commas"
+        return Record(line, number, problem=f"{len(row)} columns; {wanted}")
+    return Record(line, number, dict(zip(header, row, strict=True)))
 
 
 class _Text:

@@ -1,8 +1,22 @@
 from __future__ import annotations
 
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
-from probecascade.environments import exact_match, normalise, token_f1
+from probecascade.environments import (
+    F1_SUCCESS,
+    exact_match,
+    hotpot_f1,
+    normalise,
+    token_f1,
+    token_set_f1,
+    verdict,
+    verdict_match,
+)
 
 
 @pytest.mark.parametrize(
@@ -41,3 +55,66 @@ def test_exact_match_accepts_any_of_the_answers() -> None:
 )
 def test_token_f1(given: str, answers: tuple[str, ...], f1: float) -> None:
     assert token_f1(given, answers) == pytest.approx(f1)
+
+
+@pytest.mark.parametrize(
+    ("given", "answer", "f1", "hotpot", "sets"),
+    [
+        ("yes", "yes", 1.0, 1.0, 1.0),
+        ("yes it is", "yes", 0.5, 0.0, 0.5),  # HotpotQA: a yes or no has to be the whole answer
+        ("no", "no man's land", 0.5, 0.0, 0.5),
+        ("Yes.", "yes", 1.0, 1.0, 1.0),
+        ("the no answer", "noanswer", 0.0, 0.0, 0.0),
+        ("dog dog dog", "dog cat", 0.4, 0.4, 2 / 3),  # as sets: precision 1, recall 1/2
+        ("a dog", "the dog!", 1.0, 1.0, 1.0),
+    ],
+)
+def test_the_three_f1(given: str, answer: str, f1: float, hotpot: float, sets: float) -> None:
+    assert token_f1(given, (answer,)) == pytest.approx(f1)
+    assert hotpot_f1(given, (answer,)) == pytest.approx(hotpot)
+    assert token_set_f1(given, (answer,)) == pytest.approx(sets)
+    assert hotpot_f1(given, ("xyz", answer)) == pytest.approx(hotpot)
+    assert (hotpot_f1(given, ()), token_set_f1(given, ())) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("said", "label"),
+    [
+        ("SUPPORTS", "SUPPORTS"),
+        ("supported.", "SUPPORTS"),
+        ("The claim is Supported by the page", "SUPPORTS"),
+        ("True", "SUPPORTS"),
+        ("REFUTE", "REFUTES"),
+        ("refuted", "REFUTES"),
+        ("false", "REFUTES"),
+        ("NOT ENOUGH INFO", "NOT ENOUGH INFO"),
+        ("not_enough_info", "NOT ENOUGH INFO"),
+        ("Not enough information.", "NOT ENOUGH INFO"),
+        ("NEI", "NOT ENOUGH INFO"),
+        ("not verifiable", "NOT ENOUGH INFO"),
+        ("SUPPORTS or REFUTES", ""),
+        ("not supported", ""),
+        ("The page does not directly support it", ""),
+        ("unsupported", ""),
+        ("it is true that he sings", ""),
+        ("", ""),
+        ("Brosk", ""),
+    ],
+)
+def test_verdicts_in_their_usual_spellings(said: str, label: str) -> None:
+    assert verdict(said) == label
+    assert verdict_match(said, ("SUPPORTS",)) == (label == "SUPPORTS")
+    assert not verdict_match(said, ("no label",))
+
+
+@pytest.mark.parametrize("agent", ["knowagent", "fireact"])
+def test_our_f1_is_the_recorded_one_in_every_real_run(shared: Callable[[str], Path], agent: str) -> None:
+    path = shared(f"trajectories_hotpotqa_{agent}_shared.jsonl.gz")
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        records = [json.loads(line) for line in file]
+    assert len(records) == {"knowagent": 668, "fireact": 991}[agent]
+    for record in records:
+        ours = hotpot_f1(record["prediction"], (record["gold"],))
+        assert round(ours, 4) == record["f1"]  # it is recorded with four digits
+        assert (ours >= F1_SUCCESS) == record["success_f1_06"]
+        assert token_f1(record["prediction"], (record["gold"],)) == ours
