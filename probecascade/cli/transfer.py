@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _VARIED = {
     "wording": "`wordings` under [agent]",
     "temperature": "a list for `temperature` under [agent]",
-    "world": "`seed` under [tasks]",
+    "world": "one run for each `seed` under [tasks]",
 }
 """Attributes that a recipe makes vary, and where."""
 _CONDITION = re.compile(

@@ -87,7 +87,7 @@ def test_conditions_may_be_several_and_overlap(run: Path, capsys: pytest.Capture
         (["--train-on", "wording=plain", "--test-on", "wording=plain"], "one kind and the same"),
         (["--by", "worldly"], "no episode has the attribute 'worldly'"),
         (["--by", "run"], "--by run needs two kinds, but every episode has the run run: take one that varies"),
-        (["--by", "world"], "no episode records a world: let it vary by `seed` under [tasks] in the recipe"),
+        (["--by", "world"], "no episode records a world: let it vary by one run for each `seed` under [tasks] in"),
         (["--train-on", "wording=plain,", "--test-on", "wording=terse"], "a value that holds a comma in double quotes"),
         (["--train-on", "wording=plain", "--test-on", 'wording=pl"ain'], 'no episode has wording = pl"ain'),
         (["--train-on", "wording=plain", "--test-on", 'wording="plain"'], "are the very same episodes at part:1"),
