@@ -79,7 +79,8 @@ class Observation:
 
     `kind` is one of content, not_found, tool_error, invalid, next_part, finish. `doomed` is the
     environment's own knowledge that the episode can no longer succeed (None: it cannot tell); it is
-    recorded and never shown to the agent.
+    recorded and never shown to the agent. `injected` names the failure that was put in the place of what the tool
+    found (`environments.failures`), empty for a true answer; it is recorded and never shown either.
     """
 
     text: str
@@ -87,6 +88,7 @@ class Observation:
     done: bool = False
     reward: float = 0.0
     doomed: bool | None = None
+    injected: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,7 @@ class Step:
     turn_tokens: int
     observation_tokens: int
     finish_reason: str  # action, observation_cut, end_token, turn_limit, forced, stopped
+    injected: str = ""  # as in `Observation`
 
 
 @dataclass(frozen=True, slots=True)

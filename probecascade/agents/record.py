@@ -204,7 +204,7 @@ class EpisodeRecord:
         self._calls += action.valid and action.name != "finish"
         self._failed += observation.kind == "tool_error" or (action.valid and observation.kind == "invalid")
         self._not_found += observation.kind == "not_found"
-        self._add_step(observation.text, observation.kind)
+        self._add_step(observation.text, observation.kind, observation.injected)
         if observation.doomed and self._doomed is None:
             self._doomed = (self.round, self.tokens)
         if observation.kind == "next_part":
@@ -212,7 +212,7 @@ class EpisodeRecord:
             self._tried.clear()
         self._observation = observation.text
 
-    def _add_step(self, observation: str, kind: str) -> None:
+    def _add_step(self, observation: str, kind: str, injected: str = "") -> None:
         parsed = self._parsed
         self._steps.append(
             Step(
@@ -227,6 +227,7 @@ class EpisodeRecord:
                 turn_tokens=len(self.turn_ids),
                 observation_tokens=0,
                 finish_reason="forced" if self._forced else self._reason or "stopped",
+                injected=injected,
             )
         )
         self._open = False

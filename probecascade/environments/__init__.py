@@ -9,7 +9,9 @@ from probecascade.environments.atlas import (
 )
 from probecascade.environments.described import Fault, TaskReport, describe_tasks
 from probecascade.environments.examples import Example, ExamplePart, ExampleTurn
+from probecascade.environments.failures import FailingEnvironment, Failure, PagePool, Regime, shown_by
 from probecascade.environments.flaky import FlakyEnvironment
+from probecascade.environments.games import TextGameEnvironment, game_tasks, unpack_games
 from probecascade.environments.layouts import played_as
 from probecascade.environments.preparing import prepare, prepare_fever
 from probecascade.environments.scoring import (
@@ -36,12 +38,17 @@ __all__ = [
     "Example",
     "ExamplePart",
     "ExampleTurn",
+    "FailingEnvironment",
+    "Failure",
     "Fault",
     "FlakyEnvironment",
+    "PagePool",
+    "Regime",
     "Score",
     "Search",
     "TaskFile",
     "TaskReport",
+    "TextGameEnvironment",
     "WikiEnvironment",
     "WikiSettings",
     "atlas_environment",
@@ -51,6 +58,7 @@ __all__ = [
     "describe_tasks",
     "dump_tasks",
     "exact_match",
+    "game_tasks",
     "hotpot_f1",
     "load_tasks",
     "normalise",
@@ -58,9 +66,11 @@ __all__ = [
     "played_as",
     "prepare",
     "prepare_fever",
+    "shown_by",
     "tasks_of",
     "token_f1",
     "token_set_f1",
+    "unpack_games",
     "verdict",
     "verdict_match",
     "worked_examples",

@@ -39,9 +39,9 @@ class Regime:
 
     @classmethod
     def named(cls, name: str) -> Regime:
-        """`clean`, `persistent`, `recover_after_n` (1 to n fail) or `late_onset_from_n` (all from n on); else UsageError.
+        """`clean`, `persistent`, `recover_after_n` (1 to n fail) or `late_onset_from_n` (all from n on), n up to 99.
 
-        n is from 1 to 99.
+        UsageError for any other name.
         """
         if name in ("clean", "persistent"):
             return cls(1, 0 if name == "clean" else None)

@@ -54,16 +54,20 @@ class ScriptedEnvironment:
         return self.observations[len(self.actions)]
 
 
-def check_environment(make_env: Callable[[], Environment], task: Task) -> None:
+def check_environment(make_env: Callable[[], Environment], task: Task, winning: Sequence[Action] | None = None) -> None:
     """Check that environments from `make_env` keep the contract of `Environment` on `task`.
 
-    `make_env` must return a new environment at every call. Every part of the task needs answers. Raises
-    AssertionError, naming the broken promise.
+    `make_env` must return a new environment at every call. Every part of the task needs answers, or `winning` are
+    actions that earn the full reward where there are none, as in a game. Raises AssertionError, naming the broken
+    promise.
     """
     _check_tools(make_env())
     _check_is_refused(make_env(), "before reset")
     _check_invalid_actions(make_env, task)
     _check_foresight_leaves_no_trace(make_env, task)
+    if winning is not None:
+        _check_winning(make_env(), task, winning)
+        return
     right = _play(make_env(), task, [part.answers[0] for part in task.parts])
     expect(right[-1].reward == 1.0, "right answers to every part earn a reward of 1.0")
     expect(not any(seen.doomed for seen in right), "right answers never doom an episode")
@@ -141,6 +145,24 @@ def _play(env: Environment, task: Task, answers: Sequence[str]) -> list[Observat
     _check_is_refused(env, "after the end")
     env.reset(task)  # an environment can be used again
     return seen
+
+
+def _check_winning(env: Environment, task: Task, winning: Sequence[Action]) -> None:
+    """Give up at once, then play the actions that win, checking the reward and the end."""
+    env.reset(task)
+    gave_up = Action("finish", "I give up.")
+    expect(env.foresee(gave_up).final, "a finish is foreseen as final")
+    lost = env.step(gave_up)
+    expect(lost.done and lost.reward < 1.0, "who gives up at once ends the episode without the full reward")
+    _check_is_refused(env, "after the end")
+    env.reset(task)
+    for number, action in enumerate(winning, 1):
+        seen = env.step(action)
+        expect(not seen.doomed, "actions that win never doom an episode")
+        expect(seen.done == (number == len(winning)), "the episode ends with the last of the actions that win")
+    expect(seen.kind == "finish" and seen.reward == 1.0, "actions that win end in kind 'finish' and a reward of 1.0")
+    _check_is_refused(env, "after the end")
+    env.reset(task)  # an environment can be used again
 
 
 def _check_is_refused(env: Environment, when: str) -> None:
