@@ -14,7 +14,10 @@ from probecascade.environments.examples import Example
 from probecascade.episode import Observation
 from probecascade.errors import UsageError
 
-INSTRUCTION = "Answer the questions. Think, then use one action at a time: Search[title] or Finish[answer].\n\n"
+USAGE = "Search[title] or Finish[answer]"
+"""The usual tools, as an instruction names them."""
+
+INSTRUCTION = f"Answer the questions. Think, then use one action at a time: {USAGE}.\n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,13 @@ class Template:
         return self.question if observation.kind == "next_part" else self.observation
 
 
+def _instruction(said: Wording, usage: str) -> str:
+    """The instruction with the tools that there are; a wording with sentences of its own gets one more."""
+    if usage == USAGE or USAGE in said.instruction:
+        return said.instruction.replace(USAGE, usage)
+    return f"{said.instruction.rstrip()} The actions are {usage}.\n\n"
+
+
 def _worked(examples: Sequence[Example], label: str) -> str:
     lines = []
     for example in examples:
@@ -93,12 +103,15 @@ def _worked(examples: Sequence[Example], label: str) -> str:
     return "\n".join(lines)
 
 
-def plain_template(examples: Sequence[Example], wording: str = "plain") -> Template:
-    """Continuous text with worked examples: what small models follow best. `wording` is a key of `WORDINGS`."""
+def plain_template(examples: Sequence[Example], wording: str = "plain", usage: str = USAGE) -> Template:
+    """Continuous text with worked examples: what small models follow best.
+
+    `wording` is a key of `WORDINGS`; `usage` names the tools of the environment where they are not the usual two.
+    """
     said = WORDINGS[wording]
     return Template(
         name="plain",
-        head=said.instruction + _worked(examples, said.label) + "\n",
+        head=_instruction(said, usage) + _worked(examples, said.label) + "\n",
         first=f"{said.label}: ",
         question=f"\n{said.label}: ",
         observation="\nObservation: ",
@@ -108,14 +121,18 @@ def plain_template(examples: Sequence[Example], wording: str = "plain") -> Templ
 
 
 def chat_template(
-    examples: Sequence[Example], render: Callable[[list[dict[str, str]]], str], wording: str = "plain"
+    examples: Sequence[Example],
+    render: Callable[[list[dict[str, str]]], str],
+    wording: str = "plain",
+    usage: str = USAGE,
 ) -> Template:
     """The model's own chat format; `render(messages)` must end with what opens the assistant's next message.
 
-    `wording` is a key of `WORDINGS`. Raises UsageError for a chat format that alters the text of messages.
+    `wording` and `usage` are as for `plain_template`. Raises UsageError for a chat format that alters the text of
+    messages.
     """
     said = WORDINGS[wording]
-    system = said.instruction + "Worked examples:\n\n" + _worked(examples, said.label).strip()
+    system = _instruction(said, usage) + "Worked examples:\n\n" + _worked(examples, said.label).strip()
     return _chat(system, said.label, OPENING, render)
 
 

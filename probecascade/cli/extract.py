@@ -180,7 +180,7 @@ def _estimate(recipe: ExtractRecipe, every: TaskSet, tasks: tuple[Task, ...], as
     capture = recipe.capture
     stored = range(shape.n_layers + 1)
     layers = resolve_layers(stored if capture.layers == "all" else capture.layers, shape.n_layers)
-    heads = [plain_template(every.examples(), wording).head for wording in recipe.agent.wording_names]
+    heads = [plain_template(every.examples(), wording, every.usage).head for wording in recipe.agent.wording_names]
     prompt_tokens = max(map(len, heads)) // _CHARACTERS
     each = bytes_per_checkpoint(capture.checkpoints, len(layers), shape.d_model, capture.store_dtype, prompt_tokens)
     episodes = len(tasks) * recipe.tasks.repeats

@@ -162,8 +162,8 @@ def _settings(recipe: ExtractRecipe, temperature: float) -> AgentSettings:
 def _template(recipe: ExtractRecipe, tasks: TaskSet, loaded: LoadedModel, wording: str) -> Template:
     tokenizer: Any = loaded.tokenizer
     if recipe.agent.template == "chat":
-        return chat_template(tasks.examples(), renderer(loaded, "[agent]"), wording)
-    return with_mark(plain_template(tasks.examples(), wording), tokenizer)
+        return chat_template(tasks.examples(), renderer(loaded, "[agent]"), wording, tasks.usage)
+    return with_mark(plain_template(tasks.examples(), wording, tasks.usage), tokenizer)
 
 
 def renderer(loaded: LoadedModel, section: str) -> Callable[[list[dict[str, str]]], str]:

@@ -6,7 +6,7 @@ import pytest
 from short_episodes import FINISH, NOTHING, PAGE, RIGHT, SEARCH, TASK, play
 
 from probecascade.agents.react import AgentSettings, ReActAgent
-from probecascade.agents.templates import INSTRUCTION, WORDINGS, Template, chat_template, plain_template
+from probecascade.agents.templates import INSTRUCTION, USAGE, WORDINGS, Template, chat_template, plain_template
 from probecascade.environments.examples import ExamplePart, ExampleTurn
 from probecascade.episode import Action, Observation
 from probecascade.errors import UsageError
@@ -161,3 +161,15 @@ def test_every_wording_has_an_identity_of_its_own() -> None:
     made = [plain_template([EXAMPLE], name) for name in WORDINGS]
     made += [chat_template([EXAMPLE], render, name) for name in WORDINGS]
     assert len({template.identity for template in made}) == len(made)
+
+
+@pytest.mark.parametrize("wording", WORDINGS)
+def test_an_instruction_names_the_tools_that_there_are(wording: str) -> None:
+    usual, more = (
+        plain_template((), wording),
+        plain_template((), wording, "Search[title], Lookup[keyword] or Finish[answer]"),
+    )
+    assert "Lookup" not in usual.head
+    assert more.head.count("Lookup[keyword]") == 1
+    assert more.head.endswith(usual.head[-3:])
+    assert plain_template((), wording, USAGE) == usual
