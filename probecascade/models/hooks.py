@@ -21,7 +21,12 @@ Receive = Callable[[int, Tensor], None]
 
 
 def check_readable(model: Any) -> None:
-    """ModelError for a model whose blocks cannot be read one by one: compiled, or with a recurrent state."""
+    """ModelError for what cannot be read block by block: a wrapper, a compiled model, one with a recurrent state."""
+    if not isinstance(model, nn.Module) or hasattr(model, "original_model"):
+        raise ModelError(
+            f"{type(model).__name__} is no model of transformers: if it holds one (TransformerBridge, nnsight), "
+            "open it with probecascade.models.adopt."
+        )
     if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None:
         raise ModelError("this model is compiled, which hides its blocks from hooks: give the plain model.")
     if getattr(model, "_is_stateful", False):

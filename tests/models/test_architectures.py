@@ -26,10 +26,12 @@ from tiny_models import (
 )
 
 from probecascade.errors import ModelError
+from probecascade.models.attach import attach
 from probecascade.models.engine import Engine
 from probecascade.models.hooks import BlockHooks, self_test, unembed
 from probecascade.models.recorder import Recorder
 from probecascade.models.requests import Conversation, Feed, Rewind, Sample
+from probecascade.testing import RecordingPolicy
 
 EVERY = (*BATCHED, *APART)
 ALL_LAYERS = tuple(range(LAYERS + 1))
@@ -150,3 +152,75 @@ def test_a_recurrent_state_is_refused(kind: str) -> None:
     for start in (lambda: Engine(model, make_tokenizer(), layers=[1]), lambda: Recorder(model, [1])):
         with pytest.raises(ModelError, match="keeps a recurrent state, which cannot be taken back"):
             start()
+
+
+# Tokenizers ------------------------------------------------------------------------------------------------------
+
+
+def quirky(quirk: str) -> Any:
+    """A byte-level tokenizer; ids 0 and 1 are signs of its alphabet too."""
+    tokenizer = make_tokenizer("left")
+    if quirk == "pad id 0":
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(0)
+    elif quirk == "pad == eos":
+        tokenizer.pad_token = tokenizer.eos_token
+    elif quirk == "no pad":
+        tokenizer.pad_token = None
+    elif quirk == "bos":
+        tokenizer.add_special_tokens({"bos_token": "<start>"})
+    return tokenizer
+
+
+@pytest.mark.parametrize("quirk", ["pad id 0", "pad == eos", "no pad", "no bos", "bos"])
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_tokenizers_quirks_move_no_state(kind: str, quirk: str) -> None:
+    model, tokenizer, policy = model_of(kind), quirky(quirk), RecordingPolicy(ALL_LAYERS)
+    settings = (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.padding_side)
+    texts = ["!", "Who wrote it?", "!!a"] if quirk != "no pad" else ["Who wrote it?"]
+    batch = tokenizer(texts, padding=len(texts) > 1, return_tensors="pt")
+    with attach(policy, model, tokenizer) as hook, hook.episodes(map(str, range(len(texts)))) as handles:
+        out = model.generate(
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask,
+            max_new_tokens=5,
+            do_sample=False,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+        for handle in handles:
+            handle.checkpoint("prompt", out)
+            handle.checkpoint("part", tokens=real_ids(batch, out, handles.index(handle)), index=1)
+    engine = Engine(model, tokenizer, layers=ALL_LAYERS, slots=3, capacity=64)
+    for row, text in enumerate(texts):
+        prompt = tokenizer(text).input_ids
+        assert engine.encode(text) == prompt  # this tokenizer puts nothing before a text, whatever tokens it has
+        whole = real_ids(batch, out, row)
+        assert whole == prompt + generated(model, prompt, 5)
+        told, ended = policy.moments[str(row)]
+        clean = clean_states(model, whole)
+        assert told.checkpoint.position == len(prompt) - 1
+        assert relative_error(stacked(told.hidden), clean[len(prompt) - 1]) < 1e-5
+        assert relative_error(stacked(ended.hidden), clean[-1]) < 1e-5
+    assert settings == (
+        tokenizer.pad_token_id,
+        tokenizer.eos_token_id,
+        tokenizer.bos_token_id,
+        tokenizer.padding_side,
+    )
+
+
+def real_ids(batch: Any, out: torch.Tensor, row: int) -> list[int]:
+    mask = torch.nn.functional.pad(
+        batch.attention_mask[row], (0, out.shape[1] - batch.attention_mask.shape[1]), value=1
+    )
+    ids: list[int] = out[row][mask.bool()].tolist()
+    return ids
+
+
+def test_a_bridge_or_wrapper_is_not_driven_unopened() -> None:
+    class Bridge(torch.nn.Module):
+        def __init__(self, model: Any) -> None:
+            super().__init__()
+            self.original_model, self.hook_dict, self.config = model, {}, model.config
+
+    with pytest.raises(ModelError, match=r"open it with probecascade\.models\.adopt"):
+        Engine(Bridge(model_of("llama")), make_tokenizer(), layers=[1])

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from tiny_models import LAYERS, clean_states, make_model, make_tokenizer, random_ids, relative_error
 
 import probecascade
+from probecascade.agents.layout import tokens_for
 from probecascade.agents.parser import parse_turn
-from probecascade.agents.react import _tokens_for
 from probecascade.episode import CONTINUE, SIGNALS, Decision, Moment, Question, Task
 from probecascade.errors import (
     CascadeError,
@@ -405,7 +405,7 @@ def test_the_thought_is_where_the_agents_own_parser_sees_it(text: str) -> None:
         assert place is None
     else:
         model: Any = SimpleNamespace(decode=lambda i: TOKENIZER.decode(list(i)))
-        assert place == max(_tokens_for(model, ids, parsed.thought_end), 1) - 1
+        assert place == max(tokens_for(model, ids, parsed.thought_end), 1) - 1
 
 
 def test_a_label_over_split_or_merged_tokens_is_seen() -> None:
