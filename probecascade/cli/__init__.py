@@ -18,6 +18,7 @@ from probecascade.cli.eval import evaluate
 from probecascade.cli.explain import explain
 from probecascade.cli.extract import extract
 from probecascade.cli.fit import fit
+from probecascade.cli.import_states import import_states
 from probecascade.cli.inspect import inspect
 from probecascade.cli.modes import modes
 from probecascade.cli.quickstart import quickstart
@@ -85,6 +86,7 @@ app.command("adapt", short_help="Move a cascade's probes to new conditions.")(ad
 app.command("recalibrate", short_help="Set a cascade's thresholds anew on new episodes.")(recalibrate)
 app.command("report", short_help="Write one self-contained page about a run.")(report)
 app.command("reread", short_help="Keep other layers of a run, without sampling anew.")(reread)
+app.command("import", short_help="Make a run of hidden states that vLLM dumped.")(import_states)
 app.command("modes", short_help="Count how the failed episodes of a run failed.")(modes)
 app.command("triggers", short_help="Compare gates that always look with triggered ones.")(triggers)
 app.command("quickstart", short_help="Extract, fit and compare on the embedded model.")(quickstart)
