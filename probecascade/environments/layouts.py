@@ -81,6 +81,9 @@ LAYOUTS: Sequence[Layout] = (
 """All layouts, the more particular ones first."""
 
 
+_OF_RUNS = frozenset(("steps", "messages", "traj", "trajectory", "history"))
+
+
 def layout_of(records: Sequence[object]) -> Layout | None:
     """The layout of the first of these records that has one."""
     for record in records:
@@ -101,7 +104,9 @@ def unknown(record: object) -> str:
     """Why a record has none of the layouts: those that were tried, and how it differs from the nearest."""
     nearest = max(reversed(LAYOUTS), key=lambda layout: (layout.likeness(record), -len(layout.needs)))
     names = ", ".join(dict.fromkeys(layout.name for layout in LAYOUTS))
+    runs = isinstance(record, dict) and not _OF_RUNS.isdisjoint(record)
+    other = "recorded runs are described by `probecascade transcripts`" if runs else "give a file of one of them"
     return (
         f"the record has none of the layouts that are read ({names}); nearest is {nearest.name}, but "
-        f"{nearest.difference(record)}: give a file of one of them"
+        f"{nearest.difference(record)}: {other}"
     )

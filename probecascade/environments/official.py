@@ -8,6 +8,7 @@ https://allenai.org/data/strategyqa, https://fever.ai and Press et al. 2022 (Bam
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -22,6 +23,11 @@ Fields = Mapping[str, Any]
 
 FEVER_PAGES = 10
 """Pages of a FEVER claim whose record names no distractors: evidence first, then those most like the claim."""
+
+_QUESTION_KEYS = (
+    *("id", "_id", "qid", "task_id", "group", "question", "answer", "answers", "answer_aliases", "aliases"),
+    *("paragraphs", "context", "pages", "supporting_facts", "type", "level"),
+)
 
 CLAIM = "Claim: {claim} Finish with SUPPORTS, REFUTES or NOT ENOUGH INFO."
 """How a claim is put to the agent."""
@@ -129,6 +135,10 @@ def questions(record: Fields, notes: Notes, pages: PageFile | None) -> Task:
     A paragraph is `{"title", "sentences" or "text"}` or `[title, sentences or text]`. `id`, `group`, `type`, `level`
     and `supporting_facts` are read where they are given; without a group, equal questions are one group.
     """
+    for key in record:
+        meant = difflib.get_close_matches(key, _QUESTION_KEYS, n=1, cutoff=0.85)
+        if meant and key not in _QUESTION_KEYS:
+            notes.faults.append(f"the key {key!r} is not read; did you mean {meant[0]!r}?")
     given: Any = next((record[key] for key in ("paragraphs", "context", "pages") if record.get(key)), [])
     own = distinct([page_of(item, notes) for item in list_of(given, "'paragraphs'")], notes)
     facts = list_of(record.get("supporting_facts") or [], "'supporting_facts'")

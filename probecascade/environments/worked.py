@@ -36,8 +36,12 @@ _QUESTIONS = (
             Paragraph("Ilse Tarnow", ("Ilse Tarnow (1887 – 1960) was an architect of theatres and bridges.",)),
         ),
         (
-            ("I need to find who designed the Velmora Opera House.", "search", "Velmora Opera House"),
-            ("The architect is Ilse Tarnow. I need to search Ilse Tarnow.", "search", "Ilse Tarnow"),
+            ("I need to search Velmora Opera House and find its architect.", "search", "Velmora Opera House"),
+            (
+                "The architect is Ilse Tarnow. I need to search Ilse Tarnow and find the year of birth.",
+                "search",
+                "Ilse Tarnow",
+            ),
             ("Ilse Tarnow was born in 1887. The answer is 1887.", "finish", "1887"),
         ),
     ),
@@ -48,7 +52,7 @@ _QUESTIONS = (
             Paragraph("Marrow Pike", ("The Marrow Pike is a fish of cold rivers.",)),
         ),
         (
-            ("I need to search Kessin Reed and Marrow Pike.", "search", "Kessin Reed"),
+            ("I need to search Kessin Reed and find if it is a fish.", "search", "Kessin Reed"),
             ("The Kessin Reed is a grass, not a fish. They are not both fish. The answer is no.", "finish", "no"),
         ),
     ),
@@ -68,9 +72,13 @@ _QUESTIONS = (
             ),
         ),
         (
-            ("I need to find who founded the Bramwick Quartet.", "search", "Bramwick Quartet"),
-            ("The founder is Otto Lindqvast. I need to search Otto Lindqvast.", "search", "Otto Lindqvast"),
-            ("I need to know what he played. I look up played.", "lookup", "played"),
+            ("I need to search Bramwick Quartet and find its founder.", "search", "Bramwick Quartet"),
+            (
+                "The founder is Otto Lindqvast. I need to search Otto Lindqvast and find the instrument.",
+                "search",
+                "Otto Lindqvast",
+            ),
+            ("I need to look up played and find the instrument.", "lookup", "played"),
             ("Otto Lindqvast played the viola. The answer is viola.", "finish", "viola"),
         ),
     ),
@@ -86,7 +94,7 @@ _CLAIMS = (
             ),
         ),
         (
-            ("I need to search Nadia Ferrow and see if she recorded an album in 1994.", "search", "Nadia Ferrow"),
+            ("I need to search Nadia Ferrow and find if she recorded an album in 1994.", "search", "Nadia Ferrow"),
             ("Her first album was recorded in 1994. The claim is true.", "finish", "SUPPORTS"),
         ),
     ),
@@ -94,7 +102,7 @@ _CLAIMS = (
         CLAIM.format(claim="The Orsk Canal is in a desert."),
         (Paragraph("Orsk Canal", ("The Orsk Canal is a waterway.", "It crosses the forests of the Lower Orsk.")),),
         (
-            ("I need to search Orsk Canal and see where it is.", "search", "Orsk Canal"),
+            ("I need to search Orsk Canal and find where it is.", "search", "Orsk Canal"),
             ("The Orsk Canal crosses forests, not a desert. The claim is false.", "finish", "REFUTES"),
         ),
     ),
@@ -102,8 +110,8 @@ _CLAIMS = (
         CLAIM.format(claim="Peter Hallom owns a boat."),
         (Paragraph("Peter Hallom", ("Peter Hallom is a painter.", "He lives in the town of Sundmark.")),),
         (
-            ("I need to search Peter Hallom and see if he owns a boat.", "search", "Peter Hallom"),
-            ("The page says nothing yet of a boat. I look up boat.", "lookup", "boat"),
+            ("I need to search Peter Hallom and find if he owns a boat.", "search", "Peter Hallom"),
+            ("I need to look up boat and find if the page tells of one.", "lookup", "boat"),
             ("Nothing tells whether he owns a boat.", "finish", "NOT ENOUGH INFO"),
         ),
     ),

@@ -260,6 +260,16 @@ def test_a_users_own_questions(tmp_path: Path, paragraph: object) -> None:
     assert (second.task_id, second.group) == ("mine", task.group)  # equal questions never straddle a split
 
 
+def test_a_misspelt_key_is_not_lost(tmp_path: Path) -> None:
+    file = written(tmp_path / "x.jsonl", {"question": "Where?", "answer": "Brosk", "paragraph": [], "note": 1})
+    assert problems(file) == [(1, "the key 'paragraph' is not read; did you mean 'paragraphs'?")]
+
+
+def test_recorded_runs_are_sent_to_the_verb_that_reads_them(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="recorded runs are described by `probecascade transcripts`"):
+        open_tasks(written(tmp_path / "x.jsonl", {"question": "Where?", "steps": []}))
+
+
 def test_an_id_made_from_the_question_does_not_depend_on_the_order(tmp_path: Path) -> None:
     one, two = {**OWN, "question": "One?"}, {**OWN, "question": "Two?"}
     forth = load_tasks(written(tmp_path / "x.jsonl", one, two))
