@@ -166,7 +166,7 @@ def separated_interval(value: float, trials: int, confidence: float) -> tuple[fl
     `disjoint_pairs`: no two share a group, so each is ranked rightly by chance of its own, which is the AUROC.
     Fewer than the pairs that there are, and so wide; that intervals from a fitted curve or a bootstrap are no
     answer here, see Obuchowski and Lieber 2002, "Confidence bounds when the estimated ROC area is 1.0".
-    (0, 1) without a trial.
+    (0, 1) without a trial. A value just short of 0 or 1 keeps its bootstrap, whose width is then too small.
     """
     if not trials:
         return 0.0, 1.0

@@ -117,7 +117,7 @@ def maxrank(problem: Problem) -> Found:
             notes = (
                 f"more than {allowed} of the {int(certifying.sum())} successes that certify lie above all that rank "
                 "the gates, at one gate or another, so no gate may fire and the promise is kept by aborting nothing: "
-                "give fewer gates or more successes, or choose the method certified",
+                "give fewer gates or more successes, or choose the method certified.",
             )
     found = _found(problem, keep, certifying, _REFERENCE, allowed, thresholds)
     return replace(found, notes=(*found.notes, *notes))

@@ -108,7 +108,9 @@ TOGETHER = (
 ASSUMED = (
     r"(?: The promise assumes that no group of new episodes is larger than the largest seen \(\d+\)\."
     r"| \d+ failed episodes reach a gate up to gate \d only after a later one: [\d./]+ % counts an abort at either, "
-    r"whichever comes first\.)"
+    r"whichever comes first\."
+    r"| More than \d+ of the \d+ successes that certify lie above all that rank the gates, [^.]* choose the method "
+    r"certified\.)"
 )
 UNIT = "(?:episodes|groups, counting one run of each group drawn at random|groups, counting all their episodes)"
 SENTENCES = (
