@@ -39,8 +39,8 @@ def backtest_run(
     "billed", in which every call pays for its whole prompt again.
     `explored` keeps only those that the run's exploration let run to their end, a fair sample where a policy stopped
     others. `scored`: what `score_run` gives for this cascade and run, where that is known already.
-    CascadeError if the run was made with another model (unless `force`), NothingToDoError if no labelled episode is left, DataError on
-    overlap.
+    CascadeError if the run was made with another model (unless `force`), NothingToDoError if no labelled episode is
+    left, DataError on overlap.
     """
     cascade.check_fits(run.header, force=force)
     chosen = chosen_episodes(cascade, run, split, explored=explored)
