@@ -56,7 +56,7 @@ def _at_chance(found: Sequence[CheckpointAuroc]) -> list[str]:
 def _beaten(rival: str, gains: Mapping[str, Interval]) -> list[str]:
     """A sentence for the checkpoints where the paired difference lies above 0, and one for the others."""
     lines = []
-    for words, wanted in (("beats", True), ("does not beat", False)):
+    for words, wanted in (("beats", True), ("is not shown to beat", False)):
         chosen = [
             f"{name} ({gain.value:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}])"
             for name, gain in gains.items()

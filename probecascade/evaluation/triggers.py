@@ -14,7 +14,7 @@ from probecascade.errors import UsageError
 from probecascade.evaluation.backtest import backtest_run, chosen_episodes
 from probecascade.intervals import DEFAULT, Interval, Resampling, mean_interval, ratio_interval
 from probecascade.policies import FitResult, TriggerShare, fit_cascade, look_less
-from probecascade.policies.looking import looked_at
+from probecascade.policies.gates import looked_at
 from probecascade.policies.scoring import spending_after
 from probecascade.policies.trigger import Side
 from probecascade.store import Run

@@ -50,9 +50,9 @@ def test_a_probe_that_beats_nothing_is_said_not_to() -> None:
     text = auroc_report(rows)
     assert "part:2 (last turn)" in text
     assert "the probe beats the surface baseline at part:2 (+0.200 [+0.100, +0.300])" in text
-    assert "the probe does not beat the surface baseline at prompt (+0.010 [-0.050, +0.070]), part:1 (" in text
+    assert "the probe is not shown to beat the surface baseline at prompt (+0.010 [-0.050, +0.070]), part:1 (" in text
     assert "the probe beats the prompt-only probe at part:1 (" in text
-    assert "the probe does not beat the prompt-only probe at part:2 (" in text
+    assert "the probe is not shown to beat the prompt-only probe at part:2 (" in text
 
 
 def test_what_is_at_chance_beats_nothing_even_where_its_rival_is_worse() -> None:
