@@ -10,6 +10,7 @@ import json
 import os
 import re
 import tarfile
+import warnings
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -123,8 +124,9 @@ class TextGameEnvironment:
         self._close()
         path = self.folder / _game_of(task)
         try:
-            self._game = _open(path)
-            self._state = self._game.reset()
+            with warnings.catch_warnings(action="ignore"):  # that the Z-machine keeps no score of unknown games
+                self._game = _open(path)
+                self._state = self._game.reset()
         except (UsageError, DataError):
             raise
         except Exception as error:  # a foreign engine fails in any way
