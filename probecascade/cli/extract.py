@@ -92,12 +92,12 @@ def extract(
     chosen = changed(chosen, "capture", layers=parse_layers(layers))
 
     if replay is not None:
-        from probecascade.cli.replay import with_options
+        from probecascade.cli.replay import choose, extract_recorded, with_options
 
         chosen = with_options(chosen, template, max_tokens)
         folder = _folder(output, resume)
-        again = _again(recipe, folder, options, where)
-        return _replay(chosen, replay, layout, where or [], limit, folder, resume, again, as_json)
+        runs = choose(replay, layout, where or (), limit)
+        return extract_recorded(chosen, runs, folder, resume, _again(recipe, folder, options, where), as_json)
 
     from probecascade.cli.tasks import task_set
 
@@ -228,55 +228,24 @@ def _extract(
         session = open_session(recipe, tasks=tasks)
         _play(session, first, output, resume)
     except KeyboardInterrupt:
-        return _stopped(output, again)
+        return stopped(output, again)
     record = summary(Run.open(output))
     if as_json:
         from probecascade.cli.tables import print_json
 
         print_json(record)
     else:
-        _tell(record)
+        tell(record)
     return None
 
 
-def _stopped(output: Path, again: str) -> int:
+def stopped(output: Path, again: str) -> int:
+    """Say what Ctrl-C left and how to go on. Returns the exit code."""
     from probecascade.store import Run
 
     stored = f"{len(Run.open(output))} episodes are stored in {output}" if output.exists() else "nothing was stored"
     typer.echo(f"probecascade: stopped; {stored}. To go on:\n  {again}", err=True)
     return INTERRUPTED
-
-
-def _replay(
-    recipe: ExtractRecipe,
-    file: Path,
-    layout: str | None,
-    where: Sequence[str],
-    limit: int | None,
-    output: Path,
-    resume: bool,
-    again: str,
-    as_json: bool,
-) -> int | None:
-    from probecascade.cli.replay import choose, read_runs, replay_summary, told
-    from probecascade.store import Run
-
-    chosen = choose(file, layout, where, limit)
-    try:
-        read_runs(recipe, chosen, output, resume)
-    except KeyboardInterrupt:
-        return _stopped(output, again)
-    run = Run.open(output)
-    record = summary(run) | {"replay": replay_summary(run, chosen)}
-    if as_json:
-        from probecascade.cli.tables import print_json
-
-        print_json(record)
-        return None
-    for line in told(record["replay"]):
-        typer.echo(line)
-    _tell(record)
-    return None
 
 
 def _play(session: Session, tasks: tuple[Task, ...], output: Path, resume: bool) -> None:
@@ -363,7 +332,8 @@ def _next_command(run: Run) -> str:
     return shlex.join(["probecascade", "fit", str(run.path)]) + f" {targets} -o cascades/{shlex.quote(run.path.name)}"
 
 
-def _tell(record: dict[str, Any]) -> None:
+def tell(record: dict[str, Any]) -> None:
+    """Print the `summary` of a run."""
     from probecascade.cli.tables import say
     from probecascade.thresholds.promise import counted
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CHECKPOINTS: tuple[CheckpointKind, ...] = ("prompt", "thought", "action", "observation")
 """Those that are kept where no recipe says otherwise."""
 
-_CACHE_TOKENS = 32_768  # ids whose keys are held at once, whatever the number of slots
+CACHE_TOKENS = 32_768  # ids whose keys are held at once, whatever the number of slots
 _SMALLEST = 256  # ids of the smallest slots
 _BATCH_TOKENS = {"cpu": 2048}
 _BATCH_TOKENS_ELSEWHERE = 8192  # fills an accelerator, where 2048 ids of a small model do not
@@ -85,20 +85,40 @@ def _none_left(path: Path, found: RecordedFile, where: Sequence[str]) -> str:
     )
 
 
+def extract_recorded(
+    recipe: ExtractRecipe, chosen: Chosen, output: Path, resume: bool, again: str, as_json: bool
+) -> int | None:
+    """Read the runs, store them and say what was stored; `again` is the command that goes on after Ctrl-C."""
+    from probecascade.cli.extract import stopped, summary, tell
+    from probecascade.store import Run
+
+    try:
+        read_runs(recipe, chosen, output, resume)
+    except KeyboardInterrupt:
+        return stopped(output, again)
+    run = Run.open(output)
+    record = summary(run) | {"replay": replay_summary(run, chosen)}
+    if as_json:
+        from probecascade.cli.tables import print_json
+
+        print_json(record)
+        return None
+    for line in told(record["replay"]):
+        typer.echo(line)
+    tell(record)
+    return None
+
+
 def read_runs(recipe: ExtractRecipe, chosen: Chosen, output: Path, resume: bool) -> None:
     """Let the recipe's model read the runs and store them in a run folder."""
     from probecascade.cli.progress import progress
-    from probecascade.models import load
     from probecascade.store import RunWriter
 
-    section = recipe.model
-    loaded = load(section.name, revision=section.revision, dtype=section.dtype, device=section.device)
-    capture, limit = recipe.capture, _limit(recipe, loaded)
-    reader = Reader(loaded, recipe, _template(recipe, chosen, loaded), limit)
-    engine = reader.engine
+    reader = open_reader(recipe, chosen)
+    capture, engine, limit = recipe.capture, reader.engine, reader.limit
     lengths = reader.lengths(chosen.runs)
     header = {
-        "model": dict(loaded.identity),
+        "model": dict(reader.loaded.identity),
         "n_layers": engine.n_layers,
         "d_model": engine.d_model,
         **_described(recipe, chosen, reader.template, limit),
@@ -119,6 +139,15 @@ def read_runs(recipe: ExtractRecipe, chosen: Chosen, output: Path, resume: bool)
             )
         for recording in progress(reader.read(left), len(left), "replay"):
             writer.add(recording)
+
+
+def open_reader(recipe: ExtractRecipe, chosen: Chosen) -> Reader:
+    """Load the recipe's model and make it ready to read. ModelError or UsageError where it cannot."""
+    from probecascade.models import load
+
+    section = recipe.model
+    loaded = load(section.name, revision=section.revision, dtype=section.dtype, device=section.device)
+    return Reader(loaded, recipe, _template(recipe, chosen, loaded), _limit(recipe, loaded))
 
 
 def _limit(recipe: ExtractRecipe, loaded: LoadedModel) -> int:
@@ -204,7 +233,7 @@ class Reader:
             model,
             self.loaded.tokenizer,
             layers=tuple(every if self.layers == "all" else self.layers),
-            slots=max(1, min(self.slots, _CACHE_TOKENS // capacity)),
+            slots=max(1, min(self.slots, CACHE_TOKENS // capacity)),
             capacity=capacity,
             max_batch_tokens=_BATCH_TOKENS.get(self.device, _BATCH_TOKENS_ELSEWHERE),
         )

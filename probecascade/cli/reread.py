@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from probecascade.cli.options import parse_layers, split_names
+from probecascade.cli.replay import CACHE_TOKENS
 from probecascade.errors import CascadeError, NothingToDoError, StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -147,7 +148,8 @@ def _engine(
     n_layers = loaded.model.config.get_text_config().num_hidden_layers
     kept = resolve_layers(range(n_layers + 1) if layers is None else layers, n_layers)
     both = tuple(sorted({*kept, *run.layers}))
-    return Engine(loaded.model, loaded.tokenizer, layers=both, slots=slots, capacity=longest + 1), kept
+    fitting = max(1, min(slots, CACHE_TOKENS // (longest + 1)))
+    return Engine(loaded.model, loaded.tokenizer, layers=both, slots=fitting, capacity=longest + 1), kept
 
 
 def _tell(run: Run, kinds: tuple[str, ...], unfit: int, as_json: bool) -> None:

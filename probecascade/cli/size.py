@@ -35,14 +35,14 @@ def bytes_per_checkpoint(kinds: Sequence[str], n_layers: int, d_model: int, dtyp
 
 def most_checkpoints(kinds: Sequence[str], rounds: int, parts: int) -> int:
     """Checkpoints of an episode that goes on to the last round and closes all its parts."""
-    each_round = sum(kind in kinds for kind in ("thought", "action", "observation"))
+    each_round = sum(kind in kinds for kind in ("thought", "action", "turn_mean", "observation"))
     return ("prompt" in kinds) + rounds * each_round + ("part" in kinds) * min(parts, rounds)
 
 
 def _checkpoints(kinds: Sequence[str]) -> list[Checkpoint]:
     found = [Checkpoint("prompt", 0, 0, 0, 0, 0, 0, 0.0, False, (0.0,) * len(SIGNALS))]
     for r in range(1, _ROUNDS + 1):
-        names = [("thought", r), ("action", r), ("observation", r)]
+        names = [("thought", r), ("action", r), ("turn_mean", r), ("observation", r)]
         names += [("part", r // 3)] if r % 3 == 0 else []
         found += [Checkpoint(kind, index, r, r, r, r, r, 0.1, False, (0.0,) * len(SIGNALS)) for kind, index in names]
     return [checkpoint for checkpoint in found if checkpoint.kind in kinds]
