@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from probecascade.cli.toml import Between, plain, read_toml
+from probecascade.environments.failures import Failure, Regime
+from probecascade.errors import UsageError
 
 __all__ = ["CalibrateRecipe", "ExtractRecipe", "plain", "read_calibrate", "read_extract"]
 
@@ -65,7 +67,8 @@ class EnvironmentSection:
 
     The other keys are those of `environments.WikiSettings`: how a page is found, whether there is a lookup, how an
     answer is scored and from which reward on it counts as right, and how many sentences of a page a search shows. None
-    leaves what suits the layout of the tasks.
+    leaves what suits the layout of the tasks. `failures` says which results of an episode's calls are replaced (a
+    regime of `environments.failures`), `failure_kind` by what (None: unrelated pages).
     """
 
     flakiness: Share = 0.0
@@ -74,6 +77,19 @@ class EnvironmentSection:
     score: Literal["exact", "f1", "set-f1", "verdict"] | None = None
     success_reward: Annotated[float, Between(0, 1, above=True)] | None = None
     sentences: Count | None = None
+    failures: str | None = None
+    failure_kind: Failure | None = None
+
+    def __post_init__(self) -> None:
+        if self.failures is None and self.failure_kind is not None:
+            raise ValueError(
+                "failure_kind is of no use without failures: give a regime such as failures = 'persistent'"
+            )
+        if self.failures is not None:
+            try:
+                Regime.named(self.failures)
+            except UsageError as error:
+                raise ValueError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,10 @@ from probecascade.environments import (
     F1_SUCCESS,
     AtlasSettings,
     Example,
+    FailingEnvironment,
+    Failure,
     FlakyEnvironment,
+    PagePool,
     WikiEnvironment,
     WikiSettings,
     atlas_environment,
@@ -20,6 +23,7 @@ from probecascade.environments import (
     atlas_task,
     open_tasks,
     played_as,
+    shown_by,
     tasks_of,
     worked_examples,
 )
@@ -29,6 +33,19 @@ from probecascade.interfaces import Environment
 
 _ROUNDS, _PUBLIC_ROUNDS = 20, 8  # rounds of an episode unless the recipe says: own tasks, those of public sets
 _FRESH = 2000  # tasks beyond a recipe's that are looked through, since a generated world has no end
+
+
+@dataclass(frozen=True)
+class Failing:
+    """The injected failures of a recipe; `pool` are the pages that may be shown to other tasks."""
+
+    regime: str
+    kind: Failure
+    pool: PagePool
+
+    def around(self, environment: Environment, wiki: WikiSettings) -> Environment:
+        """The environment, a wiki of these settings, with the failures."""
+        return FailingEnvironment(environment, self.regime, self.kind, self.pool, shown_by(WikiEnvironment.of(wiki)))
 
 
 @dataclass(frozen=True)
@@ -45,6 +62,7 @@ class TaskSet:
     wiki: WikiSettings = field(default_factory=WikiSettings)
     public: bool = False
     max_rounds: int = _ROUNDS
+    failing: Failing | None = None
 
     @property
     def usage(self) -> str:
@@ -53,6 +71,10 @@ class TaskSet:
 
     def environment(self, task: Task, seed: int) -> Environment:
         """A new environment for one episode of a task."""
+        environment = self._working(seed)
+        return self.failing.around(environment, self.wiki) if self.failing else environment
+
+    def _working(self, seed: int) -> Environment:
         if self.wiki == WikiSettings():
             return atlas_environment(self.settings, seed)
         wiki = WikiEnvironment.of(self.wiki)
@@ -69,7 +91,12 @@ class TaskSet:
         return dataclasses.replace(
             recipe,
             agent=dataclasses.replace(recipe.agent, max_rounds=self.max_rounds),
-            environment=EnvironmentSection(recipe.environment.flakiness, **wiki),
+            environment=EnvironmentSection(
+                recipe.environment.flakiness,
+                failures=recipe.environment.failures,
+                failure_kind=recipe.environment.failure_kind,
+                **wiki,
+            ),
         )
 
     def world(self) -> dict[str, int]:
@@ -95,7 +122,18 @@ def task_set(recipe: ExtractRecipe) -> TaskSet:
     """Make or read the tasks of a recipe. UsageError or DataError for a file that cannot be read."""
     chosen = _tasks(recipe.tasks, recipe.environment)
     rounds = recipe.agent.max_rounds or (_PUBLIC_ROUNDS if chosen.public else _ROUNDS)
-    return dataclasses.replace(chosen, max_rounds=rounds)
+    return dataclasses.replace(chosen, max_rounds=rounds, failing=_failing(chosen, recipe.environment))
+
+
+def _failing(chosen: TaskSet, environment: EnvironmentSection) -> Failing | None:
+    if environment.failures is None:
+        return None
+    kind = environment.failure_kind or "unrelated"
+    if kind in ("unrelated", "plausible", "answerless") and not any(task.paragraphs for task in chosen.tasks):
+        raise UsageError(
+            f"failures of the kind {kind!r} are made of pages, and the tasks have none; choose another kind"
+        )
+    return Failing(environment.failures, kind, PagePool(itertools.chain(chosen.tasks, chosen.beyond or ())))
 
 
 def task_of(task_id: str, chosen: TasksSection, environment: EnvironmentSection) -> Task | None:

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from probecascade.agents.react import AgentSettings, ReActAgent
+from probecascade.agents.templates import plain_template
+from probecascade.cli.recipes import plain, read_extract
+from probecascade.cli.tasks import task_set
+from probecascade.environments import FailingEnvironment
+from probecascade.episode import Action, Recording
+from probecascade.errors import RecipeError, UsageError
+from probecascade.store.transcript import dump_transcript, load_transcript
+from probecascade.testing import ScriptedModel
+
+ATLAS = "[tasks]\ngroups = 6\nparts = 1\n"
+
+
+def recipe(folder: Path, environment: str, tasks: str = ATLAS) -> Path:
+    path = folder / "recipe.toml"
+    path.write_text(f"{tasks}[environment]\n{environment}", encoding="utf-8")
+    return path
+
+
+def played(path: Path) -> Recording:
+    """The first task of a recipe, played by an agent that searches the right page twice and then answers."""
+    chosen = task_set(read_extract(path))
+    task = chosen.tasks[0]
+    turns = [f" a\nAction: Search[{task.paragraphs[-1].title}]"] * 2
+    model = ScriptedModel([*turns, f" b\nAction: Finish[{task.parts[0].answers[0]}]"])
+    agent = ReActAgent(model, plain_template(chosen.examples()), AgentSettings(), (model.end_id,))
+    (recording,) = model.run([agent.play(task, chosen.environment(task, 0), 0)])
+    return recording
+
+
+def test_a_recipe_injects_failures_and_the_truth_of_it_is_recorded(tmp_path: Path) -> None:
+    clean = played(recipe(tmp_path, "")).episode
+    failed = played(recipe(tmp_path, "failures = 'recover_after_1'\n")).episode
+    assert [step.injected for step in failed.steps] == ["unrelated", "", ""]
+    assert failed.steps[0].observation != clean.steps[0].observation
+    assert failed.steps[0].observation_kind == clean.steps[0].observation_kind == "content"
+    assert [step.observation for step in failed.steps[1:]] == [step.observation for step in clean.steps[1:]]
+    assert (failed.outcome, clean.outcome) == ("success", "success")
+    steps, _, _ = load_transcript(dump_transcript(failed))
+    assert steps == failed.steps
+
+
+def test_a_clean_regime_is_no_failure_at_all(tmp_path: Path) -> None:
+    clean, regime = (played(recipe(tmp_path, text)).episode for text in ("", "failures = 'clean'\n"))
+    assert clean.steps == regime.steps
+    assert clean.token_ids.tolist() == regime.token_ids.tolist()
+
+
+def test_a_transcript_from_before_there_were_injected_failures_is_read(tmp_path: Path) -> None:
+    episode = played(recipe(tmp_path, "")).episode
+    record = json.loads(dump_transcript(episode))
+    for step in record["steps"]:
+        del step["injected"]
+    steps, _, _ = load_transcript(json.dumps(record))
+    assert steps == episode.steps
+
+
+def test_the_kind_is_that_of_the_recipe_and_both_stay_in_the_settled_recipe(tmp_path: Path) -> None:
+    asked = read_extract(recipe(tmp_path, "failures = 'persistent'\nfailure_kind = 'stale'\nflakiness = 0.5\n"))
+    chosen = task_set(asked)
+    environment = chosen.environment(chosen.tasks[0], 0)
+    assert isinstance(environment, FailingEnvironment)
+    environment.reset(chosen.tasks[0])
+    environment.step(Action("search", "x"))
+    assert environment.step(Action("search", "y")).injected == "stale"
+    settled = plain(chosen.settled(asked))["environment"]
+    assert {key: value for key, value in settled.items() if value is not None} == {
+        "flakiness": 0.5,
+        "failures": "persistent",
+        "failure_kind": "stale",
+    }
+
+
+def test_unrelated_pages_come_from_all_tasks_of_a_file(tmp_path: Path) -> None:
+    lines = [
+        {"question": f"Q{n}?", "answer": f"answer {n}", "paragraphs": [{"title": f"T{n}", "text": f"Page {n}."}]}
+        for n in range(3)
+    ]
+    file = tmp_path / "own.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    chosen = task_set(
+        read_extract(recipe(tmp_path, "failures = 'persistent'\n", f"[tasks]\nset = '{file}'\ngroups = 1\n"))
+    )
+    environment = chosen.environment(chosen.tasks[0], 0)
+    environment.reset(chosen.tasks[0])
+    seen = {environment.step(Action("search", "T0")).text for _ in range(2)}
+    assert seen == {"[T1] Page 1.", "[T2] Page 2."}  # as this wiki writes them
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ("failures = 'sometimes'\n", "the failures 'sometimes' are unknown; choose clean, persistent"),
+        ("failure_kind = 'stale'\n", "failure_kind is of no use without failures"),
+        ("failures = 'clean'\nfailure_kind = 'odd'\n", "failure_kind in [environment] is 'odd'"),
+    ],
+)
+def test_failures_that_cannot_be_are_refused_with_their_line(tmp_path: Path, environment: str, said: str) -> None:
+    with pytest.raises(RecipeError, match=r"recipe\.toml, line \d") as caught:
+        read_extract(recipe(tmp_path, environment))
+    assert said in str(caught.value)
+
+
+def test_pages_are_needed_to_show_wrong_ones(tmp_path: Path) -> None:
+    file = tmp_path / "own.jsonl"
+    task = {"task_id": "t", "group": "t", "parts": [{"question": "Q?", "answers": ["a"]}]}
+    file.write_text(json.dumps(task), encoding="utf-8")
+    tasks = f"[tasks]\nset = '{file}'\n"
+    with pytest.raises(UsageError, match="made of pages, and the tasks have none"):
+        task_set(read_extract(recipe(tmp_path, "failures = 'persistent'\n", tasks)))
+    empty = recipe(tmp_path, "failures = 'persistent'\nfailure_kind = 'empty'\n", tasks)
+    assert task_set(read_extract(empty)).failing
