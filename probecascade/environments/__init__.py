@@ -11,7 +11,8 @@ from probecascade.environments.described import Fault, TaskReport, describe_task
 from probecascade.environments.examples import Example, ExamplePart, ExampleTurn
 from probecascade.environments.failures import FailingEnvironment, Failure, PagePool, Regime, shown_by
 from probecascade.environments.flaky import FlakyEnvironment
-from probecascade.environments.games import TextGameEnvironment, game_tasks, unpack_games
+from probecascade.environments.game_files import game_tasks, unpack_games
+from probecascade.environments.games import TextGameEnvironment
 from probecascade.environments.layouts import played_as
 from probecascade.environments.preparing import prepare, prepare_fever
 from probecascade.environments.scoring import (

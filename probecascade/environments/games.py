@@ -1,4 +1,4 @@
-"""Text games: TextWorld's own (`.z8` with its `.json` beside it) and ALFWorld's (`game.tw-pddl`), as tasks to play.
+"""Text games: TextWorld's own and ALFWorld's, as environments to act in.
 
 They need `textworld[pddl]` and `alfworld`, the extra `games`; see https://arxiv.org/abs/1806.11532 and
 https://arxiv.org/abs/2010.03768. Glulx games (`.ulx`) are not played by TextWorld since its version 1.7.
@@ -6,88 +6,25 @@ https://arxiv.org/abs/2010.03768. Glulx games (`.ulx`) are not played by TextWor
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import tarfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from probecascade.episode import Action, Foresight, Observation, Part, Task
+from probecascade.environments.game_files import ALFWORLD_SUFFIX, read_game
+from probecascade.episode import Action, Foresight, Observation, Task
 from probecascade.errors import DataError, UsageError
 
-ALFWORLD_SUFFIX, TEXTWORLD_SUFFIX = ".tw-pddl", ".z8"
 STEPS = 50
 """Commands of an episode, as in ALFWorld's own evaluation."""
 
 LONGEST_COMMAND = 120
-LARGEST_FILE = 64 * 2**20
 
-_GOAL = re.compile(r'"rhs":\s*"Your task is to: ([^"]+?)\.?"')
 _STATUS = re.compile(r"\n>[^\n]*\Z|\n>\s*\Z")  # the prompt of a Z-machine and its line of room and score
 _BANNER = re.compile(r"\A-= Welcome to TextWorld[^\n]*=-\s*")
 _META = frozenset(("q", "quit", "restart", "restore", "save", "script", "transcript", "undo", "unscript", "verify"))
-
-
-def unpack_games(archive: str | os.PathLike[str], folder: str | os.PathLike[str]) -> int:
-    """Unpack the games of a tar archive (plain, gz, bz2 or xz) below a folder and return how many files there were.
-
-    Only files of games are written, each under its path in the archive; nothing else in it is touched. Raises
-    UsageError if the archive cannot be opened; DataError if it is damaged, a path leads out of the folder, a file is
-    larger than 64 MiB or exists already with other content, or there is no game.
-    """
-    source, target = Path(archive), Path(folder)
-    count = 0
-    try:
-        with tarfile.open(source) as tar:
-            for member in tar:
-                place = PurePosixPath(member.name)
-                if not member.isfile() or not _is_game_file(place):
-                    continue
-                if place.is_absolute() or ".." in place.parts or "\\" in member.name:
-                    raise DataError(f"{source.name} holds {member.name!r}, which leads out of the folder")
-                if member.size > LARGEST_FILE:
-                    raise DataError(f"{source.name} holds {member.name!r} of {member.size} bytes; no game is so large")
-                content = tar.extractfile(member)
-                assert content is not None  # it is a file
-                _write_new(target / place, content.read())
-                count += 1
-    except (tarfile.TarError, EOFError, ValueError) as error:
-        raise DataError(f"{source.name} is not a whole tar archive ({error}); fetch it again") from error
-    except OSError as error:
-        raise UsageError(f"{source} cannot be unpacked to {target} ({error.strerror or error})") from error
-    if not count:
-        raise DataError(f"{source.name} holds no game; give an archive with {ALFWORLD_SUFFIX} or .z8 files")
-    return count
-
-
-def game_tasks(folder: str | os.PathLike[str]) -> list[Task]:
-    """The games below a folder as tasks, in order of their paths; those that are marked as not solvable are left out.
-
-    An ALFWorld game is called after its two folders, as in recorded runs of it, and its group is its type and scene:
-    the same room with another object is no new ground. A TextWorld game is called after its path, its own group. The
-    one part of a task is the goal, without answers: a game tells itself when it is won. `attributes["game"]` is the
-    path of its file below the folder. Raises UsageError if there is no folder, DataError for a damaged game, for two
-    of one name and if there is none.
-    """
-    root = Path(folder)
-    if not root.is_dir():
-        raise UsageError(f"there is no folder {root}; unpack the games and give their folder")
-    tasks: dict[str, Task] = {}
-    for path in sorted(root.rglob("*")):
-        if path.suffix not in (ALFWORLD_SUFFIX, TEXTWORLD_SUFFIX):
-            continue
-        task = _alfworld_task(path, root) if path.suffix == ALFWORLD_SUFFIX else _textworld_task(path, root)
-        if task is None:
-            continue
-        if task.task_id in tasks:
-            raise DataError(f"two games below {root} are called {task.task_id!r}; keep one of them")
-        tasks[task.task_id] = task
-    if not tasks:
-        raise DataError(f"there is no game to play below {root}; give a folder with {ALFWORLD_SUFFIX} or .z8 files")
-    return list(tasks.values())
 
 
 class TextGameEnvironment:
@@ -156,7 +93,7 @@ class TextGameEnvironment:
         return tuple(self._state["extra.walkthrough"] or ())
 
     def foresee(self, action: Action) -> Foresight:
-        """A finish is final; that a command will win is not foreseen.
+        """A finish is final, and so is the last command of the budget; that a command will win is not foreseen.
 
         Checks, 0 or 1: `tool_exists`; `argument_well_formed`: not empty, on one line, at most `LONGEST_COMMAND`
         long; `admissible`: the game lists the command as possible now (any case).
@@ -170,7 +107,8 @@ class TextGameEnvironment:
             "argument_well_formed": float(formed),
             "admissible": float(formed and action.name == "do" and self._listed(written) is not None),
         }
-        return Foresight(final=action.name == "finish" and not self._refusal(action), checks=checks)
+        last = action.name == "finish" or self._done + 1 == self.steps
+        return Foresight(final=last and not self._refusal(action), checks=checks)
 
     def step(self, action: Action) -> Observation:
         """Play a command or give up. Raises UsageError before `reset` and after the end."""
@@ -241,7 +179,7 @@ def _open(path: Path) -> Any:
         told |= {"description": True, "objective": True}
         return textworld.start(str(path), textworld.EnvInfos(**told, extras=["walkthrough"]))
     game = PddlEnv(textworld.EnvInfos(**told))
-    game.load(_read_json(path))  # not the path: TextWorld would leave the file open
+    game.load(read_game(path))  # not the path: TextWorld would leave the file open
     names = Demangler(game_infos=game._entity_infos)
     for info in game._entity_infos.values():
         info.name = names.demangle_alfred_name(info.id)
@@ -262,60 +200,3 @@ def _game_of(task: Task) -> str:
     if place.is_absolute() or ".." in place.parts:
         raise DataError(f"the game {game!r} of task {task.task_id!r} is outside the folder of games")
     return game
-
-
-def _alfworld_task(path: Path, root: Path) -> Task | None:
-    game = _read_json(path)
-    if not game.get("solvable", True):
-        return None
-    grammar = game.get("grammar")
-    goal = _GOAL.search(grammar) if isinstance(grammar, str) else None
-    if goal is None or not all(isinstance(game.get(key), str) for key in ("pddl_domain", "pddl_problem")):
-        raise DataError(f"{path} is no ALFWorld game: it lacks a goal, a domain or a problem; fetch it again")
-    kind, _, rest = path.parent.parent.name.partition("-")
-    scene = rest.rpartition("-")[2]
-    attributes = {"set": "alfworld", "type": kind, "scene": scene, "game": path.relative_to(root).as_posix()}
-    name = f"{path.parent.parent.name}/{path.parent.name}"
-    return Task(name, f"{kind}-{scene}", (Part(goal[1], ()),), attributes=attributes)
-
-
-def _textworld_task(path: Path, root: Path) -> Task:
-    beside = path.with_suffix(".json")
-    if not beside.is_file():
-        raise DataError(f"{path} has no {beside.name} beside it, which says what is to be done; make the game anew")
-    objective = _read_json(beside).get("objective")
-    if not isinstance(objective, str) or not objective.strip():
-        raise DataError(f"{beside} tells no objective; make the game anew")
-    name = path.relative_to(root).with_suffix("").as_posix()
-    attributes = {"set": "textworld", "game": path.relative_to(root).as_posix()}
-    return Task(name, name, (Part(objective, ()),), attributes=attributes)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"the game {path} cannot be read ({error.strerror}); give the folder of the games") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not JSON ({error}); fetch or make it again") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path} holds no game; fetch or make it again")
-    return content
-
-
-def _is_game_file(place: PurePosixPath) -> bool:
-    return place.suffix in (ALFWORLD_SUFFIX, TEXTWORLD_SUFFIX, ".json")
-
-
-def _write_new(path: Path, content: bytes) -> None:
-    if path.exists():
-        if path.read_bytes() != content:
-            raise DataError(f"{path} exists with other content; unpack into an empty folder")
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        unfinished.write_bytes(content)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 import tarfile
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -29,6 +31,13 @@ def write_game(folder: Path, name: str, **changes: object) -> Path:
 
 
 def archive(path: Path, files: dict[str, bytes], kind: bytes = tarfile.REGTYPE) -> Path:
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+            for name, content in files.items():
+                entry = zipfile.ZipInfo(name)
+                entry.external_attr = (0o120777 if kind == tarfile.SYMTYPE else 0o100644) << 16
+                packed.writestr(entry, content)
+        return path
     with tarfile.open(path, "w:xz") as tar:
         for name, content in files.items():
             member = tarfile.TarInfo(name)
@@ -87,9 +96,13 @@ def test_a_folder_must_hold_games_of_different_names(tmp_path: Path) -> None:
         game_tasks(tmp_path)
 
 
-def test_only_games_are_unpacked_and_again_is_no_harm(tmp_path: Path) -> None:
+PACKED = pytest.mark.parametrize("packed_as", ["g.tar.xz", "g.zip"])
+
+
+@PACKED
+def test_only_games_are_unpacked_and_again_is_no_harm(tmp_path: Path, packed_as: str) -> None:
     content = json.dumps(GAME).encode()
-    packed = archive(tmp_path / "g.tar.xz", {"a-b-1/trial/game.tw-pddl": content, "run.sh": b"rm", "a.z8": b"z"})
+    packed = archive(tmp_path / packed_as, {"a-b-1/trial/game.tw-pddl": content, "run.sh": b"rm", "a.z8": b"z"})
     assert unpack_games(packed, tmp_path / "out") == 2
     assert unpack_games(packed, tmp_path / "out") == 2
     found = sorted(path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.*"))
@@ -101,29 +114,32 @@ def test_only_games_are_unpacked_and_again_is_no_harm(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "a.z8").read_bytes() == b"mine"
 
 
+@PACKED
 @pytest.mark.parametrize("name", ["../out.z8", "/tmp/out.z8", "a/../../out.z8", "a\\..\\out.z8"])
-def test_a_path_that_leads_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
-    packed = archive(tmp_path / "g.tar.xz", {name: b"x"})
+def test_a_path_that_leads_out_of_the_folder_is_refused(tmp_path: Path, name: str, packed_as: str) -> None:
+    packed = archive(tmp_path / packed_as, {name: b"x"})
     with pytest.raises(DataError, match="leads out of the folder"):
         unpack_games(packed, tmp_path / "in" / "out")
-    assert [path.name for path in tmp_path.rglob("*")] == ["g.tar.xz"]
+    assert [path.name for path in tmp_path.rglob("*")] == [packed_as]
 
 
-def test_links_are_not_unpacked(tmp_path: Path) -> None:
+@PACKED
+def test_links_are_not_unpacked(tmp_path: Path, packed_as: str) -> None:
     with pytest.raises(DataError, match="holds no game"):
-        unpack_games(archive(tmp_path / "g.tar.xz", {"a.z8": b""}, tarfile.SYMTYPE), tmp_path / "out")
+        unpack_games(archive(tmp_path / packed_as, {"a.z8": b""}, tarfile.SYMTYPE), tmp_path / "out")
 
 
-def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
-    packed = archive(tmp_path / "g.tar.xz", {"a.z8": bytes(range(256)) * 4096})
-    packed.write_bytes(packed.read_bytes()[:-200])
-    with pytest.raises(DataError, match="not a whole tar archive"):
-        unpack_games(packed, tmp_path / "out")
-    packed.write_bytes(b"no archive")
-    with pytest.raises(DataError, match="not a whole tar archive"):
-        unpack_games(packed, tmp_path / "out")
+@PACKED
+def test_a_damaged_archive_is_refused(tmp_path: Path, packed_as: str) -> None:
+    packed = archive(tmp_path / packed_as, {"a.z8": bytes(range(256)) * 4096})
+    whole = packed.read_bytes()
+    for content in (whole[:-200], whole[:60] + bytes(40) + whole[100:], b"no archive", b""):
+        packed.write_bytes(content)
+        with pytest.raises(DataError, match="not a whole zip or tar archive"):
+            unpack_games(packed, tmp_path / "out")
+        assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir())
     with pytest.raises(UsageError, match="cannot be unpacked"):
-        unpack_games(tmp_path / "none.tar", tmp_path / "out")
+        unpack_games(tmp_path / "none", tmp_path / "out")
 
 
 def test_a_task_without_a_game_or_outside_the_folder_is_refused(tmp_path: Path) -> None:
@@ -132,6 +148,21 @@ def test_a_task_without_a_game_or_outside_the_folder_is_refused(tmp_path: Path) 
             TextGameEnvironment(tmp_path).reset(Task("t", "t", (Part("?", ()),), attributes={"game": game}))
     with pytest.raises(UsageError, match="at least 1"):
         TextGameEnvironment(tmp_path, steps=0)
+
+
+def test_the_data_script_unpacks_and_counts(tmp_path: Path) -> None:
+    script = [sys.executable, str(ROOT / "data" / "alfworld" / "prepare.py")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    packed = archive(tmp_path / "g.zip", {"x/a-b-1/trial/game.tw-pddl": json.dumps(GAME).encode()})
+    done = subprocess.run([*script, packed, tmp_path / "o"], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("1 games to play, 1 groups\n")
+    done = subprocess.run([*script, "nowhere", tmp_path / "o"], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("prepare.py: nowhere cannot be unpacked")
+    text = (ROOT / "data" / "alfworld" / "README.md").read_text(encoding="utf-8")
+    assert "python data/alfworld/prepare.py" in text
+    assert "| licence | " in text
 
 
 def test_without_the_extra_its_name_is_told() -> None:
@@ -214,7 +245,10 @@ def test_an_episode_ends_when_its_commands_are_spent(textworld_games: Path) -> N
     env = TextGameEnvironment(textworld_games, steps=2)
     env.reset(task)
     assert not env.step(do("")).done  # refused, so it does not count
+    assert not env.foresee(do("look")).final
     assert not env.step(do("look")).done
+    assert env.foresee(do("look")).final
+    assert not env.foresee(do("")).final
     last = env.step(do("look"))
     assert (last.kind, last.done, last.reward, last.doomed) == ("finish", True, 0.0, True)
 
