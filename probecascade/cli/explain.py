@@ -112,7 +112,13 @@ def load_model(cascade: Cascade, run: Run | None, name: str | None, *, device: s
         name, revision = section.get("name", fitted.get("model")), section.get("revision", fitted.get("revision"))
     if name is None:
         raise UsageError("neither the run nor the cascade names its model: give --model.")
-    found = load(name, revision=revision, dtype=fitted.get("dtype", "float32"), device=device)
+    found = load(
+        name,
+        revision=revision,
+        dtype=fitted.get("dtype", "float32"),
+        device=device,
+        backend=fitted.get("backend", "transformers"),
+    )
     for key, value in fitted.items():
         if not force and found.identity.get(key) != value:
             raise CascadeError(

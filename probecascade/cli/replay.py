@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,7 +146,7 @@ def open_reader(recipe: ExtractRecipe, chosen: Chosen) -> Reader:
     from probecascade.models import load
 
     section = recipe.model
-    loaded = load(section.name, revision=section.revision, dtype=section.dtype, device=section.device)
+    loaded = load(**asdict(section))
     return Reader(loaded, recipe, _template(recipe, chosen, loaded), _limit(recipe, loaded))
 
 

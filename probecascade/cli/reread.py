@@ -130,7 +130,7 @@ def _engine(
     """The model that made the run, keeping its layers and the asked ones (None: all), and the latter resolved."""
     from probecascade.models import load
     from probecascade.models.engine import Engine
-    from probecascade.store.schema import resolve_layers
+    from probecascade.store.schema import resolve_layers, stated_backend
 
     recipe: Any = run.header.get("recipe")
     section = recipe.get("model") if isinstance(recipe, dict) else None
@@ -139,8 +139,11 @@ def _engine(
             f"the run {str(run.path)!r} does not say in a recipe which model made it: only a run that "
             "`probecascade extract` made can be read again."
         )
-    loaded = load(section["name"], revision=section.get("revision"), dtype=section["dtype"], device=device)
-    if dict(loaded.identity) != run.header.get("model"):
+    backend = section.get("backend", "transformers")
+    loaded = load(
+        section["name"], revision=section.get("revision"), dtype=section["dtype"], device=device, backend=backend
+    )
+    if dict(loaded.identity) != stated_backend(run.header).get("model"):
         raise CascadeError(
             f"the run {str(run.path)!r} was made with another model than {section['name']!r} is now: "
             "its states can be read again by the very same one only."

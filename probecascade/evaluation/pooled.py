@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from probecascade.errors import DataError, UsageError
 from probecascade.store import Run
+from probecascade.store.schema import stated_backend
 
 Labels = NDArray[np.bool_]
 
@@ -245,7 +246,7 @@ def _check_alike(first: Run, other: Run) -> None:
             f"layers {list(first.layers)} of width {first.d_model}: give runs with the same layers."
         )
     for key in _SAME:
-        if other.header.get(key) != first.header.get(key):
+        if stated_backend(other.header).get(key) != stated_backend(first.header).get(key):
             raise DataError(
                 f"{str(other.path)!r} and {str(first.path)!r} differ in {key}: states of another model cannot be "
                 "compared; give runs of one model."

@@ -42,7 +42,7 @@ def read_header(path: Path) -> dict[str, Any]:
         if version <= schema.FORMAT:
             if header["dtype"] not in schema.DTYPES or not header["layers"] or header["d_model"] < 1:
                 raise ValueError("dtype, layers or d_model make no sense")
-            return schema.stated_backend(header)
+            return dict(header)
     except FileNotFoundError as error:
         raise StoreError(
             f"{str(path)!r} is not a run: it holds no run.json; give a folder that `probecascade extract -o` made."
@@ -83,6 +83,7 @@ def described_file(path: Path) -> dict[str, str]:
 
 def check_resumable(path: Path, stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """Refuse to mix recordings. StoreError names the first key that differs, with both values."""
+    stored, given = schema.stated_backend(stored), schema.stated_backend(given)
     known, found = stored.get("files", {}), given.get("files", {})
     for role in (role for role in known if role in found and known[role]["sha256"] != found[role]["sha256"]):
         raise StoreError(

@@ -215,6 +215,7 @@ def test_a_gguf_model_has_the_files_weights_and_a_full_identity(tmp_path: Path) 
         "chat_template": template_checksum("{{ messages[0]['content'] }}"),
         "weights": conversion.file_digest(path),
         "dtype": "float32",
+        "backend": "transformers",
     }
 
 
