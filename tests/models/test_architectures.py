@@ -78,16 +78,15 @@ def episode(prompt: Sequence[int], n: int) -> Conversation[tuple[list[int], NDAr
     return ids, np.concatenate([fed.states, turn.states, told.states, last.states]), n
 
 
-def cases() -> list[Any]:
-    """Every architecture in both dtypes; half precision of all but a few is left to the slow tests."""
+def cases(first: Any, second: Any) -> list[Any]:
+    """Every architecture both ways; the second of all but a few is left to the slow tests."""
     quick = ("llama", "gemma2", "mixtral", "falcon_alibi")
-    full = [pytest.param(kind, torch.float32) for kind in EVERY]
-    return full + [
-        pytest.param(kind, torch.bfloat16, marks=() if kind in quick else pytest.mark.slow) for kind in EVERY
+    return [pytest.param(kind, first) for kind in EVERY] + [
+        pytest.param(kind, second, marks=() if kind in quick else pytest.mark.slow) for kind in EVERY
     ]
 
 
-@pytest.mark.parametrize(("kind", "dtype"), cases())
+@pytest.mark.parametrize(("kind", "dtype"), cases(torch.float32, torch.bfloat16))
 def test_conversations_of_different_lengths_in_few_slots(kind: str, dtype: torch.dtype) -> None:
     model = model_of(kind, dtype)
     engine = Engine(model, make_tokenizer(), layers=ALL_LAYERS, slots=3, capacity=96, max_batch_tokens=20)
@@ -106,8 +105,7 @@ def test_conversations_of_different_lengths_in_few_slots(kind: str, dtype: torch
             assert np.median(gaps, axis=0).max() < TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("kind", EVERY)
+@pytest.mark.parametrize(("kind", "side"), cases("left", "right"))
 def test_rows_of_a_padded_batch_in_a_loop_that_is_not_ours(kind: str, side: str) -> None:
     model, rows = model_of(kind), pad(PROMPTS, side)
     with Recorder(model, ALL_LAYERS) as recorder:
