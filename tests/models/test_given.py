@@ -24,7 +24,7 @@ from probecascade.models.given import unwrap
 from probecascade.models.identity import dtype_of, memory_checksum
 from probecascade.models.requests import Conversation, Feed
 from probecascade.policies import Cascade, Gate
-from probecascade.policies.provenance import check_header
+from probecascade.policies.provenance import check_header, identity_of
 from probecascade.probes import LinearProbe
 from probecascade.store import Run, RunWriter
 
@@ -197,9 +197,9 @@ def test_runs_of_two_backends_are_neither_pooled_nor_continued(tmp_path: Path) -
     assert len(PooledRuns([Run.open(old), Run.open(plain)])) == 2
     with pytest.raises(DataError, match="differ in model"):
         PooledRuns([Run.open(old), Run.open(lens)])
-    check_header(Run.open(old).header, Run.open(plain).header)
+    check_header(identity_of(Run.open(old).header), Run.open(plain).header)
     with pytest.raises(CascadeError, match=r"model\.backend 'transformers', but this is 'transformer-lens'"):
-        check_header(Run.open(old).header, Run.open(lens).header)
+        check_header(identity_of(Run.open(old).header), Run.open(lens).header)
     header = {**HEADER, "model": {**HEADER["model"], "backend": "transformer-lens"}}
     with (
         pytest.raises(StoreError, match=r"its model\.backend is"),
