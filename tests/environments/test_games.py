@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from probecascade.agents.react import AgentSettings, ReActAgent
+from probecascade.agents.templates import plain_template
 from probecascade.environments import FailingEnvironment, TextGameEnvironment, game_tasks, unpack_games
 from probecascade.environments.games import LONGEST_COMMAND
 from probecascade.episode import Action, Observation, Part, Task
 from probecascade.errors import DataError, UsageError
-from probecascade.testing import check_environment
+from probecascade.testing import ScriptedModel, check_environment
 
 ROOT = Path(__file__).parents[2]
 GRAMMAR = '{"task": [{"rhs": "Your task is to: put some mug on desk."}]}'
@@ -219,6 +221,21 @@ def test_a_small_textworld_game_is_won_by_its_walkthrough(textworld_games: Path)
     check_environment(
         lambda: FailingEnvironment(TextGameEnvironment(textworld_games), "persistent", "stale"), task, winning
     )
+
+
+def test_an_agent_that_writes_commands_wins(textworld_games: Path) -> None:
+    (task,) = game_tasks(textworld_games)
+    env = TextGameEnvironment(textworld_games)
+    env.reset(task)
+    plan = env.plan
+    model = ScriptedModel([f" I go on.\nAction: Do[{command}]" for command in plan])
+    agent = ReActAgent(model, plain_template(()), AgentSettings(max_turn_tokens=200), (model.end_id,))
+    (recording,) = model.run([agent.play(task, env, 0)])
+    episode = recording.episode
+    assert (episode.outcome, episode.reward, episode.calls) == ("success", 1.0, len(plan))
+    assert [(step.action, step.argument) for step in episode.steps] == [("do", command) for command in plan]
+    points = [point for point in episode.checkpoints if point.kind == "action"]
+    assert [point.checks["admissible"] for point in points] == [1.0] * len(plan)
 
 
 def test_commands_are_taken_in_any_case_and_what_is_no_command_is_refused(textworld_games: Path) -> None:
