@@ -1,13 +1,14 @@
 """A recorded run laid out as the ids that an observing model is fed, with the places of its checkpoints.
 
     prompt: head first QUESTION cue
-    round:  TURN (observation OBSERVATION) (cue, where another round follows)
+    round:  TURN (observation OBSERVATION) (next_cue, where another round follows)
 
 The words in small letters are the template's; those in capitals are the run's own text, fed verbatim.
 """
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -109,7 +110,17 @@ def thought_place(model: LanguageModel, turn: Sequence[int], thought: str = "") 
 
 def tokens_for(model: LanguageModel, ids: Sequence[int], end: int) -> int:
     """The fewest first ids whose text covers `end` characters: one token may hold the end and surplus after it."""
-    count = len(ids)
-    while count > 0 and len(model.decode(ids[: count - 1])) >= end:
-        count -= 1
+
+    def covered(count: int) -> bool:
+        return len(model.decode(ids[:count])) >= end
+
+    low = count = len(ids)
+    step = 1
+    while low > 0 and covered(max(low - step, 0)):  # most often the end is but a token or two away
+        count = low = max(low - step, 0)
+        step *= 2
+    low = max(low - step, 0)
+    count = bisect.bisect_left(range(low, count), True, key=covered) + low
+    while count < len(ids) and not covered(count):  # half a character may read as several
+        count += 1
     return count

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from short_episodes import AGAIN, FINISH, KINDS, NOTHING, PAGE, RIGHT, SEARCH, TEMPLATE, WRONG, play
 
-from probecascade.agents.layout import LaidRun, lay_out, opening_of, thought_place
+from probecascade.agents.layout import LaidRun, lay_out, opening_of, thought_place, tokens_for
 from probecascade.agents.react import AgentSettings
 from probecascade.agents.recorded import RecordedRun, RecordedStep
 from probecascade.agents.replay import replay
@@ -237,6 +238,21 @@ def test_a_thought_without_a_label_of_its_action_ends_where_its_text_does() -> N
     assert thought_place(model, ids) is None
     assert thought_place(model, model.encode("Action: Search[Ada]")) is None
     assert thought_place(model, []) is None
+
+
+@pytest.mark.parametrize("pieces", [["a", "bc", "", "def", "g"], ["x"] * 40, [], ["long"] * 3 + [""] * 9])
+def test_the_fewest_ids_that_cover_so_many_characters(pieces: list[str]) -> None:
+    class Spelling(ScriptedModel):
+        def decode(self, ids: Sequence[int]) -> str:
+            return "".join(pieces[i] for i in ids)
+
+    model, ids = Spelling([]), list(range(len(pieces)))
+    text = "".join(pieces)
+    for end in range(1, len(text) + 1):
+        fewest = next(k for k in range(len(ids) + 1) if len("".join(pieces[:k])) >= end)
+        assert tokens_for(model, ids, end) == fewest
+    assert tokens_for(model, ids, 0) == 0
+    assert tokens_for(model, ids, len(text) + 1) == len(ids)
 
 
 def test_special_tokens_in_recorded_text_are_mere_characters() -> None:
