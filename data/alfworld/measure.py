@@ -12,6 +12,8 @@ import json
 import sys
 import time
 
+from tqdm import tqdm
+
 from probecascade.environments import TextGameEnvironment, game_tasks
 from probecascade.episode import Action, Task
 
@@ -32,7 +34,7 @@ def main(folder: str, every: str = "1") -> None:
     tasks = game_tasks(folder)[:: int(every)]
     environment = TextGameEnvironment(folder)
     began, cpu = time.perf_counter(), time.process_time()
-    results = [won(environment, task) for task in tasks]
+    results = [won(environment, task) for task in tqdm(tasks, unit="game", disable=None)]
     commands = [number for _, number in results]
     lost = [task.task_id for task, (wins, _) in zip(tasks, results, strict=True) if not wins]
     record = {

@@ -299,20 +299,15 @@ def test_every_shared_game_is_a_task(alfworld_games: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_planner_wins_a_game_of_every_type(alfworld_games: Path) -> None:
-    tasks = game_tasks(alfworld_games)
+def test_the_planner_wins_two_games_of_every_type(alfworld_games: Path) -> None:
+    tasks = sorted(
+        game_tasks(alfworld_games), key=lambda task: (alfworld_games / task.attributes["game"]).stat().st_size
+    )
     types = sorted({task.attributes["type"] for task in tasks})
     assert len(types) == 6
-    for kind in types:
-        task = smallest(alfworld_games, [task for task in tasks if task.attributes["type"] == kind])
-        seen = play(alfworld_games, task)
-        assert (seen[-1].kind, seen[-1].reward) == ("finish", 1.0), task.task_id
-
-
-@pytest.mark.slow
-def test_the_planner_wins_a_twentieth_of_all_games(alfworld_games: Path) -> None:
-    tasks = game_tasks(alfworld_games)[::20]
-    assert [task.task_id for task in tasks if play(alfworld_games, task)[-1].reward < 1.0] == []
+    # the smallest, since the planner may take a minute for a large kitchen; data/alfworld/measure.py plays all
+    chosen = [task for kind in types for task in [task for task in tasks if task.attributes["type"] == kind][:2]]
+    assert [task.task_id for task in chosen if play(alfworld_games, task)[-1].reward < 1.0] == []
 
 
 def test_games_at_once_do_not_disturb_each_other(alfworld_games: Path) -> None:
