@@ -29,6 +29,7 @@ from probecascade.cli.replay import Chosen, choose, read_runs, replay_summary
 from probecascade.cli.tables import jsonable
 from probecascade.errors import ProbecascadeError, UsageError
 from probecascade.store import Run, described_file
+from probecascade.thresholds.promise import counted
 
 KNOWN = (
     "hotpotqa_knowagent",
@@ -127,7 +128,8 @@ def measured(name: str, chosen: Chosen, run: Run, options: argparse.Namespace) -
     summary = replay_summary(run, chosen)
     episodes = run.episodes
     use = episodes.labelled
-    rounds, verdicts = by_round(run, options.output / "sweeps" / f"{name}-{len(run)}", options.seed)
+    swept = f"{name}-{len(run)}-of-{summary['max_tokens']}-seed-{options.seed}"
+    rounds, verdicts = by_round(run, options.output / "sweeps" / swept, options.seed)
     length = length_alone(run, options.seed)
     notes = []
     if length is not None:
@@ -260,7 +262,8 @@ def write(report: dict[str, Any], folder: Path, target: Path | None) -> None:
     if target is not None:
         before, after = _split(target)
         ran = report["ran_on"]
-        on = f"On {ran['cpu']}, {ran['threads']} threads, torch {ran['torch']}, transformers {ran['transformers']}."
+        versions = ", ".join(f"{name} {ran[name]}" for name in ("torch", "transformers"))
+        on = f"On {ran['cpu']}, {counted(ran['threads'], 'thread')}, {versions}."
         _put(target, f"{before}\n\n{legend()} {on}\n\n{tables}\n{after}")
 
 
