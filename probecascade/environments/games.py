@@ -26,6 +26,10 @@ _STATUS = re.compile(r"\n>[^\n]*\Z|\n>\s*\Z")  # the prompt of a Z-machine and i
 _BANNER = re.compile(r"\A-= Welcome to TextWorld[^\n]*=-\s*")
 _META = frozenset(("q", "quit", "restart", "restore", "save", "script", "transcript", "undo", "unscript", "verify"))
 
+# Engines of PDDL games that are over, to be used again: each has loaded a planner of its own, which TextWorld never
+# gives back and which crashes the end of the process once it is unloaded.
+_idle: list[Any] = []
+
 
 class TextGameEnvironment:
     """`do[command]` plays a command; `finish[...]` gives up.
@@ -159,11 +163,10 @@ class TextGameEnvironment:
         game, self._game = getattr(self, "_game", None), None
         if game is None:
             return
-        game.close()
         if hasattr(game, "downward_lib"):
-            from fast_downward import close_lib
-
-            close_lib(game.downward_lib)  # each game has a library of its own, which TextWorld never gives back
+            _idle.append(game)
+        else:
+            game.close()
 
 
 def _open(path: Path) -> Any:
@@ -178,7 +181,7 @@ def _open(path: Path) -> Any:
     if path.suffix != ALFWORLD_SUFFIX:
         told |= {"description": True, "objective": True}
         return textworld.start(str(path), textworld.EnvInfos(**told, extras=["walkthrough"]))
-    game = PddlEnv(textworld.EnvInfos(**told))
+    game = _idle.pop() if _idle else PddlEnv(textworld.EnvInfos(**told))
     game.load(read_game(path))  # not the path: TextWorld would leave the file open
     names = Demangler(game_infos=game._entity_infos)
     for info in game._entity_infos.values():

@@ -344,3 +344,20 @@ def test_a_game_is_the_same_every_time(alfworld_games: Path) -> None:
     first = [env.reset(task), env.admissible, env.step(do("go to the moon"))]
     assert first[2] == Observation("Nothing happens.", "invalid")
     assert [env.reset(task), env.admissible, env.step(do("go to the moon"))] == first
+
+
+def test_a_process_that_has_played_ends_in_peace(alfworld_games: Path) -> None:
+    task = smallest(alfworld_games, game_tasks(alfworld_games))
+    code = (
+        "import sys\n"
+        "from probecascade.environments import TextGameEnvironment, game_tasks\n"
+        "from probecascade.episode import Action\n"
+        "task = next(task for task in game_tasks(sys.argv[1]) if task.task_id == sys.argv[2])\n"
+        "environment = TextGameEnvironment(sys.argv[1])\n"
+        "for _ in range(2): environment.reset(task); environment.step(Action('finish', 'x'))\n"
+        "from probecascade.environments import games\n"
+        "print(len(games._idle))"
+    )
+    command = [sys.executable, "-c", code, str(alfworld_games), task.task_id]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
