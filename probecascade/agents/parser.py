@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from probecascade.agents.calls import call_action, find_call
 from probecascade.episode import Action
 
 FinishReason = Literal["action", "observation_cut", "open"]
+Actions = Literal["react", "tool_call"]
 
 # At the start of a line a label counts in any case, numbered or not, also inside a code fence or emphasis.
 # Elsewhere in a line an action counts only when a tool and its bracket follow ("Next. Action: Search[Ada]").
@@ -24,6 +26,25 @@ _LABEL = re.compile(f"{_LINE}|{_INLINE}", re.MULTILINE)
 _INLINE_OBSERVATION = re.compile(r"(?<=\s)Observation[ ]?\d{0,4}:")
 _BEFORE_BODY = re.compile(r"[\s*`]*")
 _ECHOED_CHARACTERS = 30
+
+THINK = "<think>"
+_THINKING = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+_THOUGHT_ENDS = "</think>"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How turns are written.
+
+    `actions`: in words ("Action: Search[Ada]") or as the model's native tool calls (`probecascade.agents.calls`).
+    `thinking`: a turn begins inside a `<think>` block, since the prompt has opened one.
+    """
+
+    actions: Actions = "react"
+    thinking: bool = False
+
+
+REACT = Form()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,41 +78,67 @@ class _Call:
     complete: bool
 
 
-def parse_turn(text: str, tools: Sequence[str]) -> ParsedTurn:
+def parse_turn(text: str, tools: Sequence[str], form: Form = REACT) -> ParsedTurn:
     """Read the text that was generated for one turn; `tools` are the lower-case names that may be used.
 
     Never raises. An action that cannot be used comes back with `valid=False`, an empty name, the problem in
     one sentence for the agent, and what was written as its argument. Reading `text[:end]` again gives the
-    same action.
+    same action. A `<think>` block, closed or not, is part of the thought whatever it says.
     """
-    calls, cut = _scan(text)
+    spoken = without_thinking(text, form)
+    if form.actions == "tool_call":
+        return _parse_call(text, spoken, tools)
+    calls, cut = _scan(spoken)
     first = calls[0] if calls else None
     end = calls[-1].end if calls else len(text[:cut].rstrip())
-    thought_end = len(text[: first.label].rstrip()) if first else end
     reason: FinishReason = "open"
     if cut is not None:
         reason = "observation_cut"
     elif any(call.complete for call in calls):
         reason = "action"
-    return ParsedTurn(
-        end=end,
-        label=first.label if first else None,
-        thought_end=thought_end,
-        thought=text[:thought_end].strip(),
-        action=_action(calls, tools),
-        finish_reason=reason,
-    )
+    return _parsed(text, end, first.label if first else None, _action(calls, tools), reason)
 
 
-def turn_is_complete(text: str) -> bool:
-    """Whether sampling may stop: an action's bracket closed, a line ended after it, or an observation began.
+def _parse_call(text: str, spoken: str, tools: Sequence[str]) -> ParsedTurn:
+    call = find_call(spoken)
+    action = call_action(call, tools)
+    if call is None:
+        return _parsed(text, len(text.rstrip()), None, action, "open")
+    return _parsed(text, call.end, call.start, action, "action" if call.complete else "open")
+
+
+def _parsed(text: str, end: int, label: int | None, action: Action, reason: FinishReason) -> ParsedTurn:
+    thought_end = end if label is None else len(text[:label].rstrip())
+    return ParsedTurn(end, label, thought_end, text[:thought_end].strip(), action, reason)
+
+
+def turn_is_complete(text: str, form: Form = REACT) -> bool:
+    """Whether sampling may stop: an action's bracket closed, a line ended after it, or an observation began; of a
+    native call, that its closing mark or the end of its JSON is there.
 
     Cheap enough to be asked after every sampled token, and once true it stays true however the text goes on.
     """
+    if form.actions == "tool_call":
+        call = find_call(without_thinking(text, form))
+        return call is not None and call.complete
     if ":" not in text:
         return False
-    calls, cut = _scan(text)
+    calls, cut = _scan(without_thinking(text, form))
     return cut is not None or any(call.complete for call in calls)
+
+
+def opens_thinking(prompt: str) -> bool:
+    """Whether a turn after this text begins inside a block of thinking."""
+    return prompt.rstrip().endswith(THINK)
+
+
+def without_thinking(text: str, form: Form = REACT) -> str:
+    """The text with blanks for every character of its thinking, so that all offsets stay as they are."""
+    if form.thinking:
+        end = text.find(_THOUGHT_ENDS)
+        blank = len(text) if end < 0 else end + len(_THOUGHT_ENDS)
+        text = " " * blank + text[blank:]
+    return _THINKING.sub(lambda block: " " * len(block[0]), text)
 
 
 def _scan(text: str) -> tuple[list[_Call], int | None]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from probecascade.agents.layout import tokens_for
-from probecascade.agents.parser import ParsedTurn, parse_turn, turn_is_complete
+from probecascade.agents.parser import Form, ParsedTurn, parse_turn, turn_is_complete, without_thinking
 from probecascade.agents.record import EpisodeRecord
 from probecascade.agents.templates import Template
 from probecascade.episode import CONTINUE, Decision, Moment, Question, Recording, Task
@@ -19,8 +19,8 @@ from probecascade.interfaces import Environment, LanguageModel, StoppingPolicy
 from probecascade.models.requests import Fed, Feed, Request, Rewind, Sample, Turn
 
 Flow = Generator[Request, Any, Any]
-Ends = Callable[[str, Sequence[str]], tuple[int, str] | None]
-"""Where a turn of this text ends, with these tools, and why; None while it has not ended."""
+Ends = Callable[[str, Sequence[str], Form], tuple[int, str] | None]
+"""Where a turn of this text ends, with these tools and in this form, and why; None while it has not ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,7 @@ class ReActAgent:
         self.model = model
         self.template = template
         self.settings = settings
+        self.form = template.form
         self.end_ids = frozenset(end_ids)
         self.head = model.encode(template.head)
 
@@ -114,7 +115,7 @@ class ReActAgent:
             decision = yield from self._look(record, record.mark("observation", record.round, fed.states[0]))
             forced = forced or decision.action == "answer"
             if decision.action != "abort":
-                ids = encode(decision.append, plain=True) + encode(t.cue)
+                ids = encode(decision.append, plain=True) + encode(t.next_cue)
                 record.feed_cue(ids, (yield Feed(ids)))
         return record.abort(decision)
 
@@ -135,15 +136,15 @@ class ReActAgent:
             record.force(prefix, (yield Feed(prefix, keep=tuple(range(len(prefix))))))
         elif "thought" in self.settings.checkpoints:
             yield from self._sample(record, environment, tools, rng, _at_label, resume=True)
-            found = parse_turn(self.model.decode(record.turn_ids), tools)
-            if found.label is not None:
-                place = max(tokens_for(self.model, record.turn_ids, found.thought_end), 1) - 1
+            found = parse_turn(self.model.decode(record.turn_ids), tools, self.form)
+            if found.label is not None and found.thought_end:
+                place = tokens_for(self.model, record.turn_ids, found.thought_end) - 1
                 decision = yield from self._look(record, record.mark_thought(place, found.thought))
                 if decision.action != "continue":
                     return found, decision
         if not record.turn_over:
             yield from self._sample(record, environment, tools, rng, _at_end, resume=False)
-        parsed = parse_turn(self.model.decode(record.turn_ids), tools)
+        parsed = parse_turn(self.model.decode(record.turn_ids), tools, self.form)
         record.close_turn(parsed, environment.foresee(parsed.action))
         for moment in record.turn_marks():
             decision = yield from self._look(record, moment)
@@ -177,16 +178,19 @@ class ReActAgent:
     # Where a turn stops ------------------------------------------------------------------------------------------
 
     def _narrowing(self, before: list[int], tools: Sequence[str]) -> Callable[[list[int]], Sequence[int] | None]:
-        """After the action's label only the ids that spell an allowed tool and its bracket can be drawn."""
-        spelled = [self.model.encode(f" {tool.capitalize()}[") for tool in tools]
+        """After the action's label, or the mark of a call, only the ids that spell an allowed tool can be drawn."""
+        ways = [(due, [self.model.encode(text) for text in texts]) for due, texts in self.template.choices(tools)]
 
         def allowed(ids: list[int]) -> Sequence[int] | None:
             everything = before + ids
-            for tail in range(max(len(s) for s in spelled)):
-                head = everything[: len(everything) - tail]
-                after = everything[len(everything) - tail :]
-                if _ends_with_label(self.model.decode(head)):
-                    return [s[tail] for s in spelled if len(s) > tail and s[:tail] == after] or None
+            for due, spelled in ways:
+                for tail in range(max(map(len, spelled), default=0)):
+                    head = everything[: len(everything) - tail]
+                    after = everything[len(everything) - tail :]
+                    if due(without_thinking(self.model.decode(head), self.form)):
+                        found = [s[tail] for s in spelled if len(s) > tail and s[:tail] == after]
+                        if found:
+                            return found
             return None
 
         return allowed
@@ -245,27 +249,22 @@ class _Stop:
             self.reason = "end_token"
             return len(ids) - 1
         everything = self.before + ids
-        mark = self.ends(self.agent.model.decode(everything), self.tools)
+        mark = self.ends(self.agent.model.decode(everything), self.tools, self.agent.form)
         if mark is None:
             return None
         end, self.reason = mark
         return max(0, tokens_for(self.agent.model, everything, end) - len(self.before))
 
 
-def _at_end(text: str, tools: Sequence[str]) -> tuple[int, str] | None:
+def _at_end(text: str, tools: Sequence[str], form: Form) -> tuple[int, str] | None:
     """Where a complete turn ends, and why; None while it is not complete."""
-    if not turn_is_complete(text):
+    if not turn_is_complete(text, form):
         return None
-    parsed = parse_turn(text, tools)
+    parsed = parse_turn(text, tools, form)
     return parsed.end, parsed.finish_reason
 
 
-def _at_label(text: str, tools: Sequence[str]) -> tuple[int, str] | None:
+def _at_label(text: str, tools: Sequence[str], form: Form) -> tuple[int, str] | None:
     """As `_at_end`, but stops at the action's label already, where the turn may be continued."""
-    labelled = ":" in text and parse_turn(text, tools).label is not None
-    return _at_end(text, tools) or ((len(text), "") if labelled else None)
-
-
-def _ends_with_label(text: str) -> bool:
-    line = text.rsplit("\n", 1)[-1].strip().lower()
-    return line.startswith("action") and line.endswith(":")
+    labelled = parse_turn(text, tools, form).label is not None
+    return _at_end(text, tools, form) or ((len(text), "") if labelled else None)

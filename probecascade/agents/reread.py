@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from probecascade.agents.layout import LaidRound, LaidRun, thought_place
+from probecascade.agents.layout import LaidRound, LaidRun, thought_place, tokens_for
+from probecascade.agents.parser import REACT, Actions, Form, opens_thinking, parse_turn
 from probecascade.agents.react import AgentSettings
 from probecascade.agents.record import EpisodeRecord
 from probecascade.agents.recorded.records import RecordedStep
@@ -33,7 +34,7 @@ class Reread:
 
     The first `shared` ids are those of a head that many episodes have in common, which is encoded once. States are
     rounded to `dtype`. What was stored must come out again within `tolerance` (relative L2 of a state). `add` are
-    kinds of checkpoints that the run lacks.
+    kinds of checkpoints that the run lacks, `form` is how its turns are written.
     """
 
     layers: Sequence[int]
@@ -42,6 +43,12 @@ class Reread:
     shared: int
     tolerance: float
     add: tuple[str, ...] = ()
+    form: Form = REACT
+
+
+def form_of(model: LanguageModel, episode: Episode, actions: Actions) -> Form:
+    """How the turns of an episode that an agent played are written: its prompt tells whether they begin by thinking."""
+    return Form(actions, opens_thinking(model.decode(episode.token_ids[: episode.prompt_tokens].tolist())))
 
 
 def tolerance(model_dtype: str, dtype: str) -> float:
@@ -61,7 +68,7 @@ def reread(
     nothing is sampled. Where the places of added checkpoints cannot be told, none are added. Raises StoreError where
     a stored state does not come out again.
     """
-    laid = laid_again(model, episode) if wanted.add else None
+    laid = laid_again(model, episode, wanted.form) if wanted.add else None
     plan = None if laid is None else Plan(laid, set(wanted.add))
     spans = [_span(point, episode.steps) for point in episode.checkpoints]
     own = {position for span in spans for position in span}
@@ -89,7 +96,7 @@ def reread(
     return Recording(again, np.stack([kept[i] for i in order]))
 
 
-def laid_again(model: LanguageModel, episode: Episode) -> LaidRun | None:
+def laid_again(model: LanguageModel, episode: Episode, form: Form = REACT) -> LaidRun | None:
     """Where the pieces of a stored episode lie in its ids; None where its ids, steps and checkpoints do not fit."""
     dropped = int(episode.attributes.get("rounds_dropped", 0))
     steps = episode.steps[dropped:]
@@ -97,13 +104,13 @@ def laid_again(model: LanguageModel, episode: Episode) -> LaidRun | None:
     left = len(episode.token_ids) - told
     gaps = [left // n if n else 0 for n in (len(steps) - 1, len(steps)) if (left % n == 0 if n else left == 0)]
     for gap in (gap for gap in gaps if left >= 0):
-        laid = _cut(model, episode, dropped, gap)
+        laid = _cut(model, episode, form, dropped, gap)
         if _fits(episode, laid):
             return laid
     return None
 
 
-def _cut(model: LanguageModel, episode: Episode, dropped: int, gap: int) -> LaidRun:
+def _cut(model: LanguageModel, episode: Episode, form: Form, dropped: int, gap: int) -> LaidRun:
     """The pieces if `gap` ids lie between an observation and the next turn; those that were never read are blank."""
     ids, at = episode.token_ids.tolist(), episode.prompt_tokens
     rounds = []
@@ -116,9 +123,16 @@ def _cut(model: LanguageModel, episode: Episode, dropped: int, gap: int) -> Laid
         recorded = RecordedStep(
             step.text, step.thought, step.action, step.argument, step.observation, step.observation_kind
         )
-        thought = thought_place(model, pieces[0], step.thought if step.action else "") if read else None
+        thought = _thought(model, pieces[0], step, form) if read else None
         rounds.append(LaidRound(recorded, pieces[0], thought, pieces[1], pieces[2]))
     return LaidRun(ids[: episode.prompt_tokens], tuple(rounds), dropped)
+
+
+def _thought(model: LanguageModel, turn: list[int], step: Step, form: Form) -> int | None:
+    if form == REACT:
+        return thought_place(model, turn, step.thought if step.action else "")
+    found = parse_turn(model.decode(turn), (), form)
+    return tokens_for(model, turn, found.thought_end) - 1 if found.label is not None and found.thought_end else None
 
 
 def _fits(episode: Episode, laid: LaidRun) -> bool:

@@ -96,6 +96,7 @@ class EnvironmentSection:
 class AgentSection:
     """`[agent]`: how the model is asked and how far it may go.
 
+    `actions` are words of the model ("Action: Search[Ada]"), or its native tool calls, which need its chat template.
     `max_rounds` is 20 unless said, 8 for tasks of public sets. Token limits count generated tokens of a turn, and
     generated and observed tokens of an episode. `slots` is the number of episodes that are live at once. `seed` is
     that of the sampling. Of several `wordings` of the prompt (None: the plain one) and several temperatures each
@@ -103,6 +104,7 @@ class AgentSection:
     """
 
     template: Literal["plain", "chat"] = "plain"
+    actions: Literal["react", "tool_call"] = "react"
     wordings: tuple[WordingName, ...] | None = None
     temperature: Temperature | tuple[Temperature, ...] = 0.0
     top_p: Annotated[float, Between(0, 1, above=True)] = 1.0
@@ -113,6 +115,8 @@ class AgentSection:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.actions == "tool_call" and self.template != "chat":
+            raise ValueError('actions = "tool_call" is written in the model\'s own format: add template = "chat"')
         for key, values in (("wordings", self.wording_names), ("temperature", self.temperatures)):
             if not values:
                 raise ValueError(f"{key} is an empty list: name at least one")

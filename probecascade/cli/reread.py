@@ -98,7 +98,8 @@ def _read(
     slots: int,
 ) -> int:
     """Read the episodes and store them. Returns to how many of them no checkpoint could be added."""
-    from probecascade.agents.reread import Reread, common_head, laid_again, tolerance
+    from probecascade.agents.parser import REACT
+    from probecascade.agents.reread import Reread, common_head, form_of, laid_again, tolerance
     from probecascade.agents.reread import reread as read_again
     from probecascade.cli.progress import progress
     from probecascade.store import RunWriter
@@ -111,7 +112,9 @@ def _read(
     if kinds:
         header["checkpoints"] = [*run.header.get("checkpoints", ()), *kinds]
         header["reread"]["added"] = list(kinds)
-    wanted = Reread(kept, run.layers, run.dtype, common_head(every), allowed, kinds)
+    agent = run.header["recipe"].get("agent")  # none where the run was recorded by another
+    form = form_of(engine, every[0], agent.get("actions", "react")) if agent else REACT
+    wanted = Reread(kept, run.layers, run.dtype, common_head(every), allowed, kinds, form)
 
     def conversation(index: int) -> Conversation[Recording]:
         return read_again(engine, every[index], run.hidden(index), wanted)
@@ -121,7 +124,7 @@ def _read(
         left = [index for index, episode in enumerate(every) if episode.episode_id not in writer.stored]
         for recording in progress(engine.run(map(conversation, left)), len(left), "reread"):
             writer.add(recording)
-    return sum(laid_again(engine, episode) is None for episode in every) if kinds else 0
+    return sum(laid_again(engine, episode, form) is None for episode in every) if kinds else 0
 
 
 def _engine(

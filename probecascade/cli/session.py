@@ -10,15 +10,19 @@ import dataclasses
 import hashlib
 import itertools
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import typer
+
 from probecascade import __version__
+from probecascade.agents.chat import ChatFormat, Dialogue
 from probecascade.agents.react import AgentSettings, ReActAgent
-from probecascade.agents.templates import Template, chat_template, plain_template
+from probecascade.agents.rewrites import rewrites
+from probecascade.agents.templates import Template, chat_dialogue, chat_pieces, plain_template
 from probecascade.cli.recipes import ExtractRecipe, plain
 from probecascade.cli.tasks import TaskSet, repeated, task_set
 from probecascade.episode import Recording, Task
@@ -101,7 +105,10 @@ def open_session(
     recipe = tasks.settled(recipe)
     section = recipe.model
     loaded = load(**dataclasses.asdict(section))
-    templates = {wording: _template(recipe, tasks, loaded, wording) for wording in recipe.agent.wording_names}
+    chat = renderer(loaded, "[agent]") if recipe.agent.template == "chat" else None
+    dialogues = _dialogues(recipe, tasks, chat) if chat else {}
+    templates = {wording: chat_pieces(dialogue, chat) for wording, dialogue in dialogues.items()} if chat else {}
+    templates = templates or _plain_templates(recipe, tasks, loaded)
     if layers is None:
         kept = recipe.capture.layers
         layers = range(_text_config(loaded).num_hidden_layers + 1) if kept == "all" else kept
@@ -125,6 +132,9 @@ def open_session(
         "final_norm": False,
         **_described(recipe, templates),
     }
+    if chat:
+        wording, dialogue = next(iter(dialogues.items()))
+        header["template_rewrites"] = _rewrites(dialogue, templates[wording], chat, engine)
     return Session(recipe, tasks, engine, agents, header)
 
 
@@ -159,19 +169,39 @@ def _settings(recipe: ExtractRecipe, temperature: float) -> AgentSettings:
     )
 
 
-def _template(recipe: ExtractRecipe, tasks: TaskSet, loaded: LoadedModel, wording: str) -> Template:
-    tokenizer: Any = loaded.tokenizer
-    if recipe.agent.template == "chat":
-        return chat_template(tasks.examples(), renderer(loaded, "[agent]"), wording, tasks.usage)
-    return with_mark(plain_template(tasks.examples(), wording, tasks.usage), tokenizer)
+def _plain_templates(recipe: ExtractRecipe, tasks: TaskSet, loaded: LoadedModel) -> dict[str, Template]:
+    return {
+        wording: with_mark(plain_template(tasks.examples(), wording, tasks.usage), loaded.tokenizer)
+        for wording in recipe.agent.wording_names
+    }
 
 
-def renderer(loaded: LoadedModel, section: str) -> Callable[[list[dict[str, str]]], str]:
+def _dialogues(recipe: ExtractRecipe, tasks: TaskSet, chat: ChatFormat) -> dict[str, Dialogue]:
+    return {
+        wording: chat_dialogue(tasks.examples(), chat, wording, tasks.usage, recipe.agent.actions)
+        for wording in recipe.agent.wording_names
+    }
+
+
+def _rewrites(dialogue: Dialogue, template: Template, chat: ChatFormat, engine: Engine) -> list[str]:
+    """What the chat template does to history, said aloud once: the run keeps what the model read."""
+    found = [*rewrites(dialogue, template, chat, engine), *(["states today's date"] if chat.dated else [])]
+    if found:
+        typer.echo(
+            f"probecascade: rendered over a whole conversation, the model's chat template {', '.join(found)}; here the "
+            "model reads what it wrote and was answered as it was, at the date of 1 January 2025 where one is asked "
+            "for, and that is what is stored.",
+            err=True,
+        )
+    return found
+
+
+def renderer(loaded: LoadedModel, section: str) -> ChatFormat:
     """Renders messages in the model's chat format. UsageError, naming the recipe's section, where it has none."""
     tokenizer: Any = loaded.tokenizer
     if tokenizer.chat_template is None:
         raise UsageError(f'the model {loaded.source.name!r} has no chat template: set template = "plain" in {section}.')
-    return lambda messages: str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    return ChatFormat(tokenizer)
 
 
 def with_mark(template: Template, tokenizer: Any) -> Template:
@@ -218,7 +248,8 @@ def _described(recipe: ExtractRecipe, templates: Mapping[str, Template]) -> dict
     record = plain(recipe)
     del record["replay"]
     tasks = {key: value for key, value in record["tasks"].items() if key not in ("groups", "repeats")}
-    agent = {key: value for key, value in record["agent"].items() if key != "slots"}
+    # Runs from before there were native calls say nothing of `actions` and can still be resumed.
+    agent = {k: v for k, v in record["agent"].items() if k != "slots" and (k, v) != ("actions", "react")}
     return {
         "template": sorted(identities.values()) if len(identities) > 1 else next(iter(identities.values())),
         "wordings": identities,
