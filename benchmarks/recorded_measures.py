@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from probecascade.cli.progress import progress
 from probecascade.cli.tables import interval_record
-from probecascade.errors import ProbecascadeError, UsageError
+from probecascade.errors import DataError, ProbecascadeError, UsageError
 from probecascade.evaluation import PooledRuns, Sweep, SweepResult, backtest_run, transfer_matrix
 from probecascade.evaluation.crossfit import Reached, group_codes
 from probecascade.evaluation.resample import Measure, draw_groups, interval_of, mean_column
@@ -35,6 +35,7 @@ SHARES = (34, 33, 33)
 
 _KINDS = ("action", "observation")
 _LEAST_OF_AGENT = 10
+_FIRST_TURNS = 3
 _TRANSFERRED = 2  # rounds: from the third on most agents have too few runs left
 
 
@@ -177,7 +178,16 @@ def saved(run: Run, uses: Uses, seed: int) -> Row:
 
 
 def _fitted(run: Run, uses: Uses, method: str, seed: int) -> FitResult:
-    return fit_cascade(run, keep=KEEP, gates="auto", uses=uses, method=method, shares=SHARES, seed=seed)
+    """Gates are chosen on the fit third; where it is too small to choose, they are the first turns of the tables."""
+    options: Any = {"keep": KEEP, "uses": uses, "method": method, "shares": SHARES, "seed": seed}
+    try:
+        return fit_cascade(run, gates="auto", **options)
+    except DataError:
+        turns = [row["checkpoint"] for row in places(run) if "reason" not in row]
+        turns = [name for name in turns if name.startswith("action:")][:_FIRST_TURNS]
+        if not turns:
+            raise
+        return fit_cascade(run, gates=turns, **options)
 
 
 # Transfer ------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import recorded_tables as tables
 from made_runs import HEADER, LAYERS, WIDTH, make_episode, make_run
 
 from probecascade.episode import Recording
+from probecascade.errors import DataError
 from probecascade.evaluation import PooledRuns, SweepResult
 from probecascade.probes import auroc
 from probecascade.store import Run, RunWriter
@@ -232,6 +233,13 @@ def test_savings_are_certified_where_there_are_enough_and_say_what_lacks_where_n
     assert "| no: uncertified |" in lines
     assert "| yes |" in lines
     assert f"- probe on states: {few['lacking']}" in lines
+
+
+def test_a_fit_third_that_is_too_small_to_choose_gates_gets_the_first_turns(tmp_path: Path) -> None:
+    found = measures._fitted(make_run(tmp_path / "run", groups=90), "signals", "empirical", 0)
+    assert [gate.checkpoint for gate in found.cascade.gates] == ["action:1", "action:2"]
+    with pytest.raises(DataError, match="extract more"):
+        measures._fitted(make_run(tmp_path / "less", groups=40), "signals", "empirical", 0)
 
 
 def test_files_of_one_task_are_compared_with_each_other(tmp_path: Path) -> None:
