@@ -104,7 +104,9 @@ def test_limit_is_a_prefix_and_resume_plays_the_rest_once(
         assert first.episode(index).token_ids.tolist() == twin.token_ids.tolist()
 
 
-def test_a_reordered_task_file_still_gives_each_task_once(write_recipe: Write, lottery: None, tmp_path: Path) -> None:
+def test_a_task_file_that_changed_since_the_run_began_is_refused(
+    write_recipe: Write, lottery: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tasks = list(atlas_tasks(AtlasSettings(groups=5)))
     dump_tasks(tasks, tmp_path / "tasks.jsonl")
     shape = 'parts = 1\nquestion = "city"'
@@ -112,7 +114,10 @@ def test_a_reordered_task_file_still_gives_each_task_once(write_recipe: Write, l
     command = ["extract", str(recipe), "-o", str(tmp_path / "run")]
     assert cli.main([*command, "--limit", "2"]) == 0
     dump_tasks(tasks[::-1], tmp_path / "tasks.jsonl")
-    assert cli.main([*command, "--resume", "--limit", "2"]) == 0
+    assert cli.main([*command, "--resume"]) == 2
+    assert "is not the one that the run was begun with" in capsys.readouterr().err
+    assert len(ids(tmp_path / "run")) == 2
+    dump_tasks(tasks, tmp_path / "tasks.jsonl")
     assert cli.main([*command, "--resume"]) == 0
     assert sorted(ids(tmp_path / "run")) == [f"{task.task_id}~0" for task in tasks]
 

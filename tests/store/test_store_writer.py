@@ -449,4 +449,4 @@ def test_no_file_is_ever_opened_for_overwriting() -> None:
     source = "".join(file.read_text() for file in (HERE.parents[1] / "probecascade/store").glob("*.py"))
     assert '"w"' not in source
     assert '"wb"' not in source
-    assert "pickle" not in source.replace("pickled", "")
+    assert "pickle" not in source.replace("pickled", "").replace("allow_pickle=False", "")
