@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from chat_formats import CHATML, FOREIGN, FORMATS, GEMMA, HERMES, LLAMA, MISTRAL, ChatModel, tokenizer
-from short_episodes import KINDS, PAGE, RIGHT, TASK
+from short_episodes import KINDS, PAGE, RIGHT, TASK, Played
 from test_templates import EXAMPLE
 
 from probecascade.agents.chat import ChatFormat, Dialogue, Message
@@ -17,7 +17,7 @@ from probecascade.agents.react import AgentSettings, ReActAgent
 from probecascade.agents.reread import Reread, form_of, laid_again, reread
 from probecascade.agents.rewrites import rewrites
 from probecascade.agents.templates import Template, chat_dialogue, chat_pieces, chat_template
-from probecascade.episode import CONTINUE, Decision, Episode, Moment, Observation, Recording, Task
+from probecascade.episode import CONTINUE, Decision, Moment, Observation, Task
 from probecascade.errors import UsageError
 from probecascade.testing import ScriptedEnvironment
 
@@ -81,25 +81,6 @@ class Chat:
 
     def rendered(self, messages: list[Message]) -> str:
         return self.dialogue.rendered([*self.dialogue.start("Where was Ada born?"), *messages], self.render)
-
-
-@dataclass
-class Played:
-    recording: Recording
-    model: ChatModel
-    environment: ScriptedEnvironment
-
-    @property
-    def episode(self) -> Episode:
-        return self.recording.episode
-
-    @property
-    def text(self) -> str:
-        return self.model.decode(self.episode.token_ids.tolist())
-
-    def until(self, name: str) -> str:
-        (point,) = [c for c in self.episode.checkpoints if c.name == name]
-        return self.model.decode(self.episode.token_ids[: point.position + 1].tolist())
 
 
 @pytest.mark.parametrize(("name", "actions"), EVERY)
