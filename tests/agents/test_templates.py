@@ -113,6 +113,11 @@ def test_the_identity_is_that_of_the_text() -> None:
     assert moved.identity != Template("t", "ab", "c", "", "", "", "").identity
 
 
+def test_runs_of_earlier_versions_keep_the_identity_of_their_template() -> None:
+    assert plain_template([EXAMPLE]).identity == "ac55398e7a3afdd3"
+    assert chat_template([EXAMPLE], render).identity == "4ede734f84522594"
+
+
 def test_pieces_are_joined_as_ids() -> None:
     """A tokenizer that would merge across a boundary finds none: every piece is encoded on its own."""
     played = play([" Hm", FINISH], [NOTHING, RIGHT])
