@@ -91,7 +91,7 @@ def _round(model: LanguageModel, template: Template, step: RecordedStep, followe
         turn=turn,
         thought=thought_place(model, turn, step.thought if step.action else ""),
         observation=observation,
-        cue=model.encode(template.cue) if followed else [],
+        cue=model.encode(template.next_cue) if followed else [],
     )
 
 
