@@ -9,8 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from probecascade.agents.recorded.closing import Closed, closed, told_failed, verdicts, without_verdicts
-from probecascade.agents.recorded.draft import Draft, Layout, kind_name, text_of
+from probecascade.agents.recorded.closing import (
+    Closed,
+    closed,
+    told_failed,
+    verdicts,
+    without_reflections,
+    without_verdicts,
+)
+from probecascade.agents.recorded.draft import Draft, Layout, is_finite, kind_name, text_of
 from probecascade.agents.recorded.events import OPENHANDS, SWE_AGENT
 from probecascade.agents.recorded.identity import identity
 from probecascade.agents.recorded.messages import MESSAGES
@@ -84,7 +91,7 @@ class Reading:
             self._fault(line, f"the text tells the outcome ({_short(verdict)!r}): cut out")
 
     def _keep(self, line: int, record: Mapping[str, Any], draft: Draft, end: Closed) -> None:
-        question = without_verdicts(draft.question)
+        question = without_verdicts(without_reflections(draft.question))
         run_id, task_id, group = identity(record, question, f"{self.name}:{line}")
         if run_id in self._lines:
             renamed = f"{run_id}@{line}"
@@ -96,12 +103,16 @@ class Reading:
             failed = told_failed(draft.told or draft.steps[-1].observation)
         if failed is None:
             self._fault(line, "the record tells no outcome: kept without a label")
+        elif is_finite(told := record.get("reward")) and (told >= 1 if failed else told <= 0):
+            self._fault(line, f"the label is {'failure' if failed else 'success'}, but the reward {told:g}: kept so")
         if not question.strip():
             self._fault(line, "the record has no question: kept with an empty one")
         length = len(question) + sum(len(step.text) + len(step.observation) for step in end.steps)
         if length >= LONG_CHARACTERS:
             self._fault(line, f"a long transcript of {length:,} characters, some {length // 4:,} tokens: kept whole")
-        given = {key: record[key] for key in _ATTRIBUTES if isinstance(record.get(key), str | int | float)}
+        given = {
+            key: value for key in _ATTRIBUTES if isinstance(value := record.get(key), str | bool) or is_finite(value)
+        }
         attributes = {**given, **draft.attributes}
         self.runs.append(RecordedRun(run_id, task_id, group, question, end.steps, failed, reward, attributes))
 

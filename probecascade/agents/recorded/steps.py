@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from probecascade.agents.recorded.draft import Draft, Layout, kind_name, made_step, marks, text_of
+from probecascade.agents.recorded.draft import Draft, Layout, is_finite, kind_name, made_step, marks, text_of
 from probecascade.agents.recorded.kinds import observation_kind
 from probecascade.agents.recorded.records import RecordedStep
 
@@ -93,7 +93,7 @@ def _numbers_read(record: Mapping[str, Any]) -> Draft:
         if not text.strip():
             draft.problems.append(f"step {number} holds no text: left out")
             continue
-        numbers.append({key: step[key] for key in _NUMBERS if isinstance(step.get(key), int | float)})
+        numbers.append({key: step[key] for key in _NUMBERS if is_finite(step.get(key))})
         draft.steps.append(_generated(text))
     return Draft(draft.question, draft.steps, draft.problems, attributes={"step_numbers": numbers})
 

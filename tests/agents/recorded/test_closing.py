@@ -28,6 +28,14 @@ VERDICTS = {  # as the environments write them: the words, and whether they say 
     "{'steps': 3, 'answer': 'x', 'gt_answer': 'REFUTES', 'em': 0, 'reward': 0, 'f1': 0}": True,
     '{"reward": 1.0, "r_actions": true}': False,
     "Correct answer: Brosk": None,
+    "episode finished: reward=1": False,
+    "Episode finished, reward: 0": True,
+    "ANSWER IS INCORRECT": True,
+    "Answer\u00a0is  CORRECT": False,
+    "{'reward': False, 'em': False}": True,
+    "You lost!": True,
+    "Correct Answer: Brosk": None,
+    "ground truth: SUPPORTS": None,
     "Ground truth: SUPPORTS": None,
     "You scored 3 out of a possible 5": None,
 }
@@ -144,3 +152,41 @@ def test_the_gold_answer_is_kept_nowhere(tmp_path: Path) -> None:
     record = ROUNDS | {"gold": "GOLDEN", "prediction": "PREDICTED", "f1": 0.123}
     (run,) = read_recorded(write_lines(tmp_path / "a.jsonl", [record])).runs
     assert not any(word in repr(run) for word in ("GOLDEN", "PREDICTED", "0.123"))
+
+
+@pytest.mark.parametrize(
+    "written", ["Finish(x)", "**Finish[x]**", "`finish[x]`", "Finish: x", "Finish[x", "Finish[x].", "FINISH"]
+)
+@pytest.mark.parametrize("kind", ["fields", "text"])
+def test_a_run_ends_with_its_finish_however_it_is_written(written: str, kind: str, tmp_path: Path) -> None:
+    after = "You were told that it is wrong."
+    if kind == "fields":
+        steps = [
+            {"thought": "I know.", "action": written, "observation": after},
+            {"thought": after, "action": "Search[b]", "observation": "b"},
+        ]
+        path = write_lines(tmp_path / "a.jsonl", [{"question": "Where?", "success": False, "steps": steps}])
+    else:
+        path = tmp_path / "a.txt"
+        path.write_text(
+            f"Question: Where?\nThought: I know.\nAction: {written}\nObservation: {after}\n"
+            f"Thought: {after}\nAction: Search[b]\nObservation: b\n"
+        )
+    reading = read_counted(path)
+    assert after not in _text(reading.runs[0])
+    assert reading.dropped["rounds after finish"] == 1
+
+
+@pytest.mark.parametrize("action", ["finishing[x]", "finish_line[x]", "search[finish]", "refinish[x]"])
+def test_other_actions_end_no_run(action: str, tmp_path: Path) -> None:
+    steps = [{"thought": "I go on.", "action": action, "observation": "a"}, ROUNDS["steps"][-1]]
+    (run,) = read_recorded(write_lines(tmp_path / "a.jsonl", [ROUNDS | {"steps": steps}])).runs
+    assert len(run.steps) == 2
+
+
+@pytest.mark.parametrize("field", ["question", "initial_observation"])
+def test_what_is_told_of_earlier_trials_leaves_the_question_of_rounds_too(field: str, tmp_path: Path) -> None:
+    told = "You are in a room.\n\nYour memory for the task below:\nTrial 0: I failed."
+    (run,) = read_recorded(write_lines(tmp_path / "a.jsonl", [ROUNDS | {field: told}])).runs
+    assert "You are in a room." in run.question
+    assert "failed" not in run.question

@@ -235,3 +235,36 @@ def test_spoilt_records_never_crash(tmp_path: Path, sample: dict[str, Any]) -> N
         assert all(isinstance(text, str) for text in texts)
         assert (run.steps[-1].observation, run.steps[-1].observation_kind) == ("", "finish")
         assert run.group
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({"outcome": "FAILURE"}, (True, None)),
+        ({"outcome": "Failed"}, (True, None)),
+        ({"outcome": "error"}, (None, None)),
+        ({"outcome": "max_steps", "success": False}, (True, None)),
+        ({"score": 55}, (None, 55.0)),  # of a hundred, or of ten: nothing tells
+        ({"score": 1}, (False, 1.0)),
+        ({"score": 10**400}, (None, None)),
+    ],
+)
+def test_labels_in_odd_spellings_and_scales(told: dict[str, Any], expected: tuple[Any, Any], tmp_path: Path) -> None:
+    bare = {key: value for key, value in ROUNDS.items() if key not in ("success", "score")}
+    (run,) = read_recorded(write_lines(tmp_path / "a.jsonl", [bare | told])).runs
+    assert (run.failed, run.reward) == expected
+
+
+def test_a_label_that_its_reward_denies_is_a_fault(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [ROUNDS | {"success": True, "reward": 0.0}])
+    assert _faults(path) == [(1, "the label is success, but the reward 0: kept so")]
+
+
+def test_numbers_that_no_store_holds_are_left_out(tmp_path: Path) -> None:
+    first = ROUNDS | {"temperature": float("nan"), "seed": 3}
+    (run,) = read_recorded(write_lines(tmp_path / "a.jsonl", [first])).runs
+    assert "temperature" not in run.attributes
+    assert run.attributes["seed"] == 3
+    step = {"text": "Thought: I look.", "completion_tokens": 3, "logprob_mean": float("nan"), "logprob_min": -1e400}
+    (run,) = read_recorded(write_lines(tmp_path / "b.jsonl", [{"question": "Where?", "steps": [step]}])).runs
+    assert run.attributes["step_numbers"] == [{"completion_tokens": 3}]
