@@ -34,10 +34,11 @@ def replay(
     exceeds `limit` ids as `error`.
     """
     laid = lay_out(model, template, run, limit)
-    cut = {"rounds_dropped": laid.dropped} if laid.dropped else {}
+    fits = len(laid.prompt) <= limit
+    cut = {"rounds_dropped": laid.dropped} if laid.dropped and fits else {}
     task = Task(run.task_id, run.group, (), attributes={**run.attributes, **cut})
     record = EpisodeRecord(task, run.run_id, 0, settings, model, None)
-    if len(laid.prompt) > limit:
+    if not fits:
         record.end("error", f"error: the prompt takes {len(laid.prompt)} tokens, and {limit} may be read")
         return record.recording()
     plan = Plan(laid, set(settings.checkpoints))

@@ -98,6 +98,8 @@ def reread(
 
 def laid_again(model: LanguageModel, episode: Episode, form: Form = REACT) -> LaidRun | None:
     """Where the pieces of a stored episode lie in its ids; None where its ids, steps and checkpoints do not fit."""
+    if not len(episode.token_ids):
+        return None
     dropped = int(episode.attributes.get("rounds_dropped", 0))
     steps = episode.steps[dropped:]
     told = episode.prompt_tokens + sum(step.turn_tokens + step.observation_tokens for step in steps)
@@ -205,7 +207,13 @@ def _compare(episode: Episode, found: States, stored: States, wanted: Reread) ->
 
 
 def common_head(episodes: list[Episode]) -> int:
-    """How many first ids all these episodes have in common, at most their shortest prompt less one."""
+    """How many first ids all these episodes have in common, at most their shortest prompt less one.
+
+    Episodes that hold no ids are passed over, since nothing of them is read.
+    """
+    episodes = [episode for episode in episodes if len(episode.token_ids)]
+    if not episodes:
+        return 0
     head = episodes[0].token_ids
     longest = min(episode.prompt_tokens for episode in episodes) - 1
     for episode in episodes[1:]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -74,7 +75,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _has(run: RecordedRun, name: str, value: str) -> bool:
     own = {"run_id": run.run_id, "task_id": run.task_id, "group": run.group, **run.attributes}
-    return name in own and str(own[name]) == value
+    return name in own and value in (str(own[name]), json.dumps(own[name]))  # True and true alike
 
 
 def _none_left(path: Path, found: RecordedFile, where: Sequence[str]) -> str:
@@ -117,13 +118,17 @@ def read_runs(recipe: ExtractRecipe, chosen: Chosen, output: Path, resume: bool)
     reader = open_reader(recipe, chosen)
     capture, engine, limit = recipe.capture, reader.engine, reader.limit
     lengths = reader.lengths(chosen.runs)
+    if not any(length for length, _ in lengths):
+        raise UsageError(
+            f"no prompt of these {len(lengths)} runs fits into the {limit} tokens that may be read: raise --max-tokens "
+            "or take a model that reads more."
+        )
     header = {
         "model": dict(reader.loaded.identity),
         "n_layers": engine.n_layers,
         "d_model": engine.d_model,
         **_described(recipe, chosen, reader.template, limit),
     }
-    header["replay"] |= {"runs": len(lengths), "truncated": sum(cut for _, cut in lengths)}
     with RunWriter(
         output, header, layers=engine.layers, d_model=engine.d_model, dtype=capture.store_dtype, resume=resume
     ) as writer:
@@ -210,11 +215,11 @@ class Reader:
         self.engine = self._engine(_SMALLEST)
 
     def lengths(self, runs: Sequence[RecordedRun]) -> list[tuple[int, bool]]:
-        """How many ids are fed of each run, and whether rounds of it are dropped."""
+        """How many ids are fed of each run, none where its prompt alone is too long, and whether rounds are dropped."""
         from probecascade.agents.layout import lay_out
 
         laid = (lay_out(self.engine, self.template, run, self.limit) for run in runs)
-        return [(each.length, bool(each.dropped)) for each in laid]
+        return [(each.length, bool(each.dropped)) if each.length <= self.limit else (0, False) for each in laid]
 
     def read(self, runs: Sequence[tuple[RecordedRun, int]]) -> Iterator[Recording]:
         """The runs, each with its number of ids, as episodes; the shortest first."""

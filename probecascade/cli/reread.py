@@ -113,13 +113,14 @@ def _read(
         header["checkpoints"] = [*run.header.get("checkpoints", ()), *kinds]
         header["reread"]["added"] = list(kinds)
     agent = run.header["recipe"].get("agent")  # none where the run was recorded by another
-    form = form_of(engine, every[0], agent.get("actions", "react")) if agent else REACT
+    first = next((index for index, episode in enumerate(every) if episode.checkpoints), 0)
+    form = form_of(engine, every[first], agent.get("actions", "react")) if agent else REACT
     wanted = Reread(kept, run.layers, run.dtype, common_head(every), allowed, kinds, form)
 
     def conversation(index: int) -> Conversation[Recording]:
         return read_again(engine, every[index], run.hidden(index), wanted)
 
-    list(engine.run([conversation(0)]))  # a run that does not come out again is refused before anything is written
+    list(engine.run([conversation(first)]))  # a run that does not come out again is refused before anything is written
     with RunWriter(output, header, layers=kept, d_model=engine.d_model, dtype=run.dtype, resume=resume) as writer:
         left = [index for index, episode in enumerate(every) if episode.episode_id not in writer.stored]
         for recording in progress(engine.run(map(conversation, left)), len(left), "reread"):

@@ -117,7 +117,7 @@ def test_what_is_said_without_json(
     assert "1 of 3 runs (33.3 %) were longer: of them the prompt and the latest whole rounds that fit were read" in out
     run = Run.open(tmp_path / "run")
     header = run.header["replay"]
-    assert (header["max_tokens"], header["runs"], header["truncated"]) == (300, 3, 1)
+    assert header["max_tokens"] == 300
     episodes = {run.episode(i).episode_id: run.episode(i) for i in range(3)}
     assert episodes["run-2"].attributes["rounds_dropped"] > 0
     assert all(len(e.token_ids) <= 300 for e in episodes.values())
@@ -268,3 +268,31 @@ def test_options_of_recorded_runs_need_them(
 ) -> None:
     assert "is about recorded runs" in refused(["extract", "r.toml", "-o", str(tmp_path / "run"), *option], capsys)
     assert "nothing says what to run" in refused(["extract", "-o", str(tmp_path / "run")], capsys)
+
+
+def test_prompts_that_do_not_fit_are_refused_together_and_errors_alone(
+    write: Make, command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write([record(0), record(1, question="Where is it? " * 400)])
+    words = "no prompt of these 2 runs fits into the 10 tokens that may be read"
+    assert words in refused(command(file, "--max-tokens", "10"), capsys)
+    assert not (tmp_path / "run").exists()
+    assert cli.main(command(file, "--max-tokens", "1000", "--json")) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["outcomes"] == {"error": 1, "success": 1}
+    assert told["replay"]["truncated"] == 0  # nothing was read of the other
+    for number, more in enumerate((["--layers", "all"], ["--add", "turn_mean"])):
+        output = tmp_path / f"again-{number}"
+        assert cli.main(["reread", str(tmp_path / "run"), "-o", str(output), *more]) == 0
+        again = Run.open(output)
+        ids = [len(again.episode(index).token_ids) for index in range(2)]
+        assert sorted(ids) == sorted(len(Run.open(tmp_path / "run").episode(index).token_ids) for index in range(2))
+    assert "turn_mean:1" in again.checkpoint_names
+
+
+def test_a_truth_value_is_chosen_as_the_file_writes_it(
+    write: Make, command: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write([record(n, heldout=n == 1) for n in range(3)])
+    assert cli.main([*command(file, "--where", "heldout=true"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["episodes"] == 1
