@@ -54,7 +54,7 @@ def import_states(
       probecascade import dumps/index.jsonl --model Qwen/Qwen3-8B --layers 9,18,27 -o runs/qwen
     """
     from probecascade.store import Run, RunWriter
-    from probecascade.store.importing import read_index
+    from probecascade.store.importing import imported, read_index
 
     asked = parse_layers(layers)
     if output.exists() and not resume:
@@ -62,11 +62,18 @@ def import_states(
             f"{str(output)!r} exists already: add --resume to continue that run, or choose another folder."
         )
     entries = read_index(index)
+    for entry in entries:
+        if not entry.file.is_file():
+            raise DataError(
+                f"{index.name}, line {entry.line}: there is no dump {str(entry.file)!r}; name files as seen from the "
+                "folder of the index."
+            )
     first = _dump(entries[0])
     kept = first.layers if asked is None else asked
     if kept is None:
         raise UsageError(f"{str(first.path)!r} does not say which layers it holds: add --layers, such as 9,18,27.")
     header = _header(index, entries, model, backend, blocks)
+    imported(entries[0], first)  # what is wrong from the start is told before anything is written
     with RunWriter(
         output, header, layers=_checked(first, kept), d_model=first.d_model, dtype=dtype or first.dtype, resume=resume
     ) as writer:
@@ -140,6 +147,7 @@ def _tell(run: Run, as_json: bool) -> None:
         "layers": list(run.layers),
         "dtype": run.dtype,
         "checkpoints": sum(described["checkpoints"].values()),
+        "rejected": described["rejected"],
         "bytes": described["bytes"],
         "next": f"probecascade sweep {run.path}",
     }
@@ -150,4 +158,6 @@ def _tell(run: Run, as_json: bool) -> None:
         f"{counted(len(run), 'episode')} ({outcomes}), {counted(record['checkpoints'], 'checkpoint')}, layers "
         f"{', '.join(map(str, run.layers))}, {size_text(described['bytes'])} in {run.path}"
     )
+    if record["rejected"]:
+        typer.echo(f"{counted(record['rejected'], 'checkpoint')} refused: not finite, or too large for {run.dtype}")
     typer.echo(f"next: {record['next']}")

@@ -52,7 +52,8 @@ class Dump:
 
     def states(self, positions: Sequence[int]) -> NDArray[np.float32]:
         """States at these positions, (len(positions), n_layers, d_model), exactly."""
-        return decode(self.raw[list(positions)], self.dtype)
+        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and is refused as such
+            return decode(self.raw[list(positions)], self.dtype)
 
 
 def read_dump(path: Path) -> Dump:
@@ -92,7 +93,10 @@ def _safetensors(path: Path) -> dict[str, tuple[str, NDArray[Any]]]:
 
 
 def _npz(path: Path) -> dict[str, tuple[str, NDArray[Any]]]:
-    with np.load(path, allow_pickle=False) as file:
+    with path.open("rb") as opened:
+        file = np.load(opened, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise ValueError("it holds one array without a name")
         return {name: (file[name].dtype.name, file[name]) for name in file.files if name in (STATES, IDS, LAYERS)}
 
 
@@ -114,6 +118,8 @@ def _checked(path: Path, found: dict[str, tuple[str, NDArray[Any]]]) -> Dump:
     if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) <= np.iinfo(np.int32).max:
         raise DataError(f"{str(path)!r} has ids outside 0..{np.iinfo(np.int32).max}: give those that the model read.")
     named = found[LAYERS][1] if LAYERS in found else None
+    if named is not None and named.dtype.kind not in "iu":
+        raise DataError(f"{str(path)!r} names its layers as {named.dtype}; expected whole numbers (n_layers,).")
     layers = None if named is None else tuple(int(layer) for layer in named.reshape(-1))
     if layers is not None and len(layers) != states.shape[1]:
         raise DataError(f"{str(path)!r} has states of {states.shape[1]} layers and names {len(layers)}.")

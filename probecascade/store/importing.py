@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ from probecascade.store.dumps import Dump
 
 _KEYS = {"file", "episode_id", "group", "task_id", "failed", "reward", "attributes", "token_ids", "checkpoints"}
 _NEEDED = ("file", "episode_id", "group", "checkpoints")
+_ROUND = re.compile(r"[1-9][0-9]{0,5}")
 _ROUNDS = {"thought": 0, "action": 1, "observation": 2}
 
 
@@ -49,7 +52,7 @@ class Entry:
 def read_index(path: Path) -> list[Entry]:
     """The entries of an index. UsageError for a file that cannot be read, DataError naming a line that is wrong."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # a text may hold other line breaks
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the index {str(path)!r} cannot be read ({error}): give a file of JSON Lines.") from error
     entries: list[Entry] = []
@@ -61,7 +64,7 @@ def read_index(path: Path) -> list[Entry]:
             entry = _entry(number, json.loads(line), path.parent)
             if entry.episode_id in known:
                 raise DataError(f"the episode {entry.episode_id!r} is on line {known[entry.episode_id]} already")
-        except (ValueError, TypeError, DataError) as error:
+        except (ValueError, TypeError, RecursionError, DataError) as error:
             raise DataError(f"{path.name}, line {number}: {error}; see `probecascade import --help`.") from error
         known[entry.episode_id] = number
         entries.append(entry)
@@ -77,18 +80,25 @@ def _entry(line: int, record: Any, folder: Path) -> Entry:
     if missing or unknown:
         raise DataError(f"{missing[0]!r} is missing" if missing else f"the key {unknown[0]!r} is unknown")
     for key in ("file", "episode_id", "group", "task_id"):
-        if not isinstance(record.get(key, ""), str):
+        if key in record and not (isinstance(record[key], str) and record[key].strip()):
             raise DataError(f"{key!r} is {record[key]!r} and no text")
     failed, reward, ids = record.get("failed"), record.get("reward"), record.get("token_ids")
     if failed is not None and not isinstance(failed, bool):
         raise DataError(f"'failed' is {failed!r}: give true, false or null")
-    if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
-        raise DataError(f"'reward' is {reward!r} and no number")
+    number = isinstance(reward, int | float) and not isinstance(reward, bool)
+    if reward is not None and not (number and abs(reward) <= sys.float_info.max):
+        raise DataError(f"'reward' is {str(reward)[:40]} and no finite number")
+    if failed is not None and reward is not None and (reward >= 1 if failed else reward <= 0):
+        raise DataError(f"'failed' is {str(failed).lower()} and 'reward' {reward:g}: one of them is wrong")
     if ids is not None and not (isinstance(ids, list) and all(type(i) is int for i in ids)):
         raise DataError("'token_ids' is no list of whole numbers")
     attributes = record.get("attributes", {})
     if not isinstance(attributes, dict):
         raise DataError(f"'attributes' is {attributes!r} and no object")
+    try:
+        json.dumps(attributes, allow_nan=False)
+    except ValueError as error:
+        raise DataError("'attributes' holds a number that is not finite") from error
     return Entry(
         line=line,
         file=folder / record["file"],
@@ -113,7 +123,7 @@ def _points(named: Any) -> tuple[tuple[str, int, int], ...]:
             raise DataError(f"the position of {name} is {position!r}: give a whole number from 0 on")
         if name == "prompt":
             found.append(("prompt", 0, position))
-        elif kind in _ROUNDS and number.isdecimal() and int(number) > 0:
+        elif kind in _ROUNDS and _ROUND.fullmatch(number):
             found.append((kind, int(number), position))
         else:
             raise DataError(f"the checkpoint {name!r} is unknown: name prompt, thought:1, action:1, observation:1, ...")

@@ -110,11 +110,13 @@ def test_layers_may_count_from_the_last_block(index: Index, tmp_path: Path, caps
 
 
 def test_it_goes_on_with_the_same_index_only(index: Index, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = index({}, {"file": "absent.safetensors"})
-    assert "there is no dump" in refused(command, capsys)
+    index({})
+    (tmp_path / "dumps/hs_1.safetensors").write_bytes(b"cut off")
+    command = index({}, {})
+    assert "cannot be read" in refused(command, capsys)
     assert list(Run.open(tmp_path / "run").episodes.episode_id) == ["e0"]  # what was stored stays
     assert "exists already" in refused(command, capsys)
-    save_file({"hidden_states": states(1), "token_ids": torch.tensor(ids(1))}, tmp_path / "dumps/absent.safetensors")
+    save_file({"hidden_states": states(1), "token_ids": torch.tensor(ids(1))}, tmp_path / "dumps/hs_1.safetensors")
     assert cli.main([*command, "--resume"]) == 0
     assert list(Run.open(tmp_path / "run").episodes.episode_id) == ["e0", "e1"]
     capsys.readouterr()
@@ -164,6 +166,16 @@ def test_files_that_are_no_dumps(index: Index, tmp_path: Path, capsys: pytest.Ca
     [
         ({"failed": "yes"}, "line 1: 'failed' is 'yes'"),
         ({"reward": True}, "line 1: 'reward' is True"),
+        ({"reward": float("nan")}, "line 1: 'reward' is nan"),
+        ({"reward": 10**400}, "line 1: 'reward' is 1000"),
+        ({"failed": True, "reward": 1}, "line 1: 'failed' is true and 'reward' 1: one of them is wrong"),
+        ({"attributes": {"a": float("inf")}}, "line 1: 'attributes' holds a number that is not finite"),
+        ({"group": " "}, "line 1: 'group' is ' ' and no text"),
+        (
+            {"checkpoints": {"prompt": 3, f"action:{2**70}": 6}},
+            "line 1: the checkpoint 'action:1180591620717411303424'",
+        ),
+        ({"checkpoints": {"prompt": 3, "action:01": 6}}, "line 1: the checkpoint 'action:01' is unknown"),
         ({"label": True}, "line 1: the key 'label' is unknown"),
         ({"group": 3}, "line 1: 'group' is 3 and no text"),
         ({"attributes": []}, "line 1: 'attributes' is []"),
@@ -203,3 +215,44 @@ def test_dumps_of_two_models_are_not_mixed(index: Index, tmp_path: Path, capsys:
     other = {"hidden_states": states(1, torch.float16), "token_ids": torch.tensor(ids(1))}
     save_file(other, tmp_path / "dumps" / "hs_1.safetensors")
     assert "import the dumps of one model at a time" in refused(command, capsys)
+
+
+def test_what_is_wrong_from_the_start_leaves_nothing(
+    index: Index, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "line 2: there is no dump" in refused(index({}, {"file": "absent.safetensors"}), capsys)
+    assert f"at position {N}, and" in refused(index({"checkpoints": {"prompt": N}}), capsys)
+    assert "line 1: maximum recursion depth" in refused(index(raw="[" * 100_000), capsys)
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_line_breaks_and_a_byte_order_mark_are_text(index: Index, tmp_path: Path) -> None:
+    command = index({"group": "one"})
+    path = tmp_path / "dumps/index.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"one", "a\u2028b".encode()))
+    assert cli.main(command) == 0
+    assert Run.open(tmp_path / "run").episodes.group.tolist() == ["a\u2028b"]
+
+
+def test_refused_states_are_told(index: Index, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    huge = np.random.default_rng(0).normal(size=(N, LAYERS, WIDTH))
+    huge[POINTS["action:1"]] = 1e300
+    np.savez(tmp_path / "huge.npz", hidden_states=huge, token_ids=ids(0))
+    command = index({"file": str(tmp_path / "huge.npz")})
+    assert cli.main(command) == 0
+    assert "1 checkpoint refused: not finite, or too large for float32" in capsys.readouterr().out
+    assert "action:1" not in Run.open(tmp_path / "run").checkpoint_names
+
+
+@pytest.mark.parametrize("layers", [[9.0, 18.5], ["a", "b"]])
+def test_layers_that_are_no_numbers(
+    index: Index, tmp_path: Path, layers: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "odd.npz", hidden_states=states(0).float(), token_ids=ids(0), layers=layers)
+    assert "expected whole numbers (n_layers,)" in refused(index({"file": str(tmp_path / "odd.npz")}), capsys)
+
+
+def test_an_npz_that_is_none(index: Index, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (tmp_path / "plain.npz").open("wb") as file:
+        np.save(file, states(0).float())
+    assert "one array without a name" in refused(index({"file": str(tmp_path / "plain.npz")}), capsys)
