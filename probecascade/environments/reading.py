@@ -204,6 +204,8 @@ def _element(text: _Text) -> tuple[Any, int, str]:
                 return None, 0, f"not JSON ({error.msg}); nothing after it can be read"
             if text.ended:
                 return None, 0, "the file ends inside this record; fetch or build it again"
+        except ValueError as error:
+            return None, 0, f"not JSON ({error}); nothing after it can be read"
         text.more()
 
 

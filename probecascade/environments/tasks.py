@@ -104,7 +104,7 @@ def _entries(records: Iterable[Record], layout: Layout, pages: PageFile | None) 
             notes.faults.append(record.problem)
         else:
             try:
-                task = _read(record.value, layout, notes, pages)
+                task = _encodable(_read(record.value, layout, notes, pages))
                 if task.task_id in first_seen:
                     before = f"task_id {task.task_id!r} is on line {first_seen[task.task_id]} already"
                     raise DataError(f"{before}; give every task an id of its own")
@@ -127,18 +127,31 @@ def _read(value: Any, layout: Layout, notes: Notes, pages: PageFile | None) -> T
         raise DataError(f"the record has no {error}, which {layout.name} records have") from error
 
 
+def _encodable(task: Task) -> Task:
+    """The task. DataError where a text of it holds a lone surrogate, which no model can be given."""
+    texts = [task.task_id, task.group, *(text for part in task.parts for text in (part.question, *part.answers))]
+    for page in task.paragraphs:
+        texts += [page.title, *page.sentences]
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])
+        raise DataError(f"a text holds {half}, half of a character; write the file again as UTF-8") from error
+    return task
+
+
 def dump_tasks(tasks: Iterable[Task], path: str | os.PathLike[str]) -> int:
     """Write tasks in order, gzipped if the name ends in `.gz`, and return how many there were.
 
     The same tasks always give the same bytes (with gzip: under the same zlib). The file appears whole or
-    not at all. Raises DataError if a task id repeats.
+    not at all. Raises DataError if a task id repeats or a text holds half a character.
     """
     file = Path(path)
     lines: dict[str, str] = {}
     for task in tasks:
         if task.task_id in lines:
             raise DataError(f"task_id {task.task_id!r} is given twice; give every task an id of its own")
-        lines[task.task_id] = json.dumps(_record(task), ensure_ascii=False) + "\n"
+        lines[task.task_id] = json.dumps(_record(_encodable(task)), ensure_ascii=False) + "\n"
     content = "".join(lines.values()).encode()
     if file.suffix == ".gz":
         content = _gzipped(content)

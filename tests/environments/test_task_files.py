@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probecascade.environments import dump_tasks, load_tasks
+from probecascade.environments import describe_tasks, dump_tasks, load_tasks
 from probecascade.environments.tasks import _record, _task
 from probecascade.episode import Paragraph, Part, Task
 from probecascade.errors import DataError, ProbecascadeError, UsageError
@@ -120,3 +120,21 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         load_tasks(tmp_path / "nowhere.jsonl")
     with pytest.raises(UsageError, match="cannot be read"):
         load_tasks(tmp_path)
+
+
+def test_a_number_too_long_to_be_read_ends_an_array(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.json"
+    path.write_text('[{"question": "Where?", "answer": "Brosk"},\n{"question": "Who?", "answer": ' + "9" * 5000 + "}]")
+    report = describe_tasks(path)
+    assert report.tasks == 1
+    assert [(fault.line, "nothing after it can be read" in fault.problem) for fault in report.faults] == [(2, True)]
+
+
+@pytest.mark.parametrize("field", ["question", "answer", "paragraphs"])
+def test_half_a_character_makes_no_task(field: str, tmp_path: Path) -> None:
+    record = {"question": "Where?", "answer": "Brosk", "paragraphs": [["Ada", ["She lives in Brosk."]]]}
+    half = [["Ada", ["She lives \ud83d."]]] if field == "paragraphs" else "Brosk \ud83d"
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(json.dumps(record | {field: half}))
+    with pytest.raises(DataError, match=r"line 1: a text holds '\\ud83d', half of a character"):
+        load_tasks(path)
