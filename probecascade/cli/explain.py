@@ -106,6 +106,7 @@ def load_model(cascade: Cascade, run: Run | None, name: str | None, *, device: s
     from probecascade.models import load
 
     fitted: Any = cascade.provenance.get("run", {}).get("model", {})
+    fitted = {"model": fitted} if isinstance(fitted, str) else fitted
     section: Any = {} if run is None else run.header.get("recipe", {}).get("model", {})
     revision = None
     if name is None:

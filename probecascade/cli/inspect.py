@@ -89,6 +89,7 @@ def _cascade(path: Path, as_json: bool) -> None:
         )
     provenance: Any = cascade.provenance
     model = provenance.get("run", {}).get("model", {})
+    model = {"model": model} if isinstance(model, str) else model
     tell(f"cascade for {model.get('model', 'an unknown model')} in {model.get('dtype', 'an unknown dtype')}")
     rows = [[gate.checkpoint, seen_text(gate), threshold_text(gate.threshold)] for gate in cascade.gates]
     titles = ["gate", "sees", "threshold"]
@@ -101,11 +102,11 @@ def _cascade(path: Path, as_json: bool) -> None:
     if extras:
         typer.echo("\n".join([*extras, ""]))
     say(cascade.promise)
-    if cascade.held_out:
-        for key, words in (("caught", "failures caught"), ("kept", "successes kept")):
-            found = cascade.held_out[key]
+    for key, words in (("caught", "failures caught"), ("kept", "successes kept")):
+        found = cascade.held_out.get(key)
+        if isinstance(found, dict) and isinstance(found.get("value"), float | int | None):  # else another tool's
             share = "–" if found["value"] is None else f"{100 * found['value']:.1f} %"
-            typer.echo(f"held out: {words} {share} n={found['n']}")
+            tell(f"held out: {words} {share} n={found.get('n', 'unknown')}")
 
 
 def _run(run: Run, limit: int | None, as_json: bool) -> None:

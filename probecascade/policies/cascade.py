@@ -15,7 +15,7 @@ from probecascade.errors import CascadeError, DataError
 from probecascade.interfaces import EpisodeWatch, Probe
 from probecascade.policies.advice import likely
 from probecascade.policies.folder import damaged, read_folder, write_folder
-from probecascade.policies.provenance import check_header, check_shape, overlap
+from probecascade.policies.provenance import check_header, check_record, overlap
 from probecascade.policies.taps import EarlierStates, States, Tap, check_taps, earlier_taps, live, own_states
 from probecascade.policies.trigger import Trigger
 from probecascade.probes import ModeProbe, Shown, load_mode_probe, load_probe, reads, signals_read
@@ -275,7 +275,7 @@ class Cascade:
         """Read a cascade folder; scores are those of the saved one, bit for bit. CascadeError if damaged."""
         record, arrays = read_folder(Path(path))
         try:
-            check_shape(record["provenance"])
+            check_record(record)
             return cls(
                 [_restore(entry, f"{index}.", arrays) for index, entry in enumerate(record["gates"])],
                 gate_answers=record["gate_answers"],
@@ -312,6 +312,8 @@ def _restore(entry: Mapping[str, Any], prefix: str, arrays: Mapping[str, NDArray
     threshold, counts = entry["threshold"], entry["counts"]
     if threshold is not None and (isinstance(threshold, bool) or not isinstance(threshold, int | float)):
         raise TypeError(f"the threshold at {entry['checkpoint']} is {threshold!r}, not a number")
+    if not isinstance(entry["target"], str) or not isinstance(entry["reached"], bool):
+        raise TypeError(f"the gate at {entry['checkpoint']} has no target in words, or none that is reached or not")
     if not isinstance(entry["probe"], dict) or not isinstance(counts, dict):
         raise TypeError(f"the gate at {entry['checkpoint']} has no probe or no counts")
     taps = tuple((str(name), int(layer)) for name, layer in entry.get("taps", ()))  # format 1 has none

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from probecascade.errors import CascadeError, DataError
 from probecascade.policies.cascade import Cascade, Gate
 from probecascade.policies.fit import FitResult, unreached
-from probecascade.policies.gates import looked_at
-from probecascade.policies.gates import quiet_gates, with_thresholds
+from probecascade.policies.gates import looked_at, quiet_gates, with_thresholds
 from probecascade.policies.trigger import Trigger, TriggerShare
 from probecascade.store import Run
 from probecascade.thresholds import GateScores, calibrate, feasibility

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
 from typing import Any
 
 from probecascade.errors import CascadeError
@@ -30,6 +31,40 @@ _TABLES = ("run", "split", "groups", "episodes", "modes")
 _LISTS = ("adapted", "recalibrated")
 
 
+def check_record(record: Mapping[str, Any]) -> None:
+    """CascadeError naming the first part of a stored cascade, its gates apart, that later readers could not take."""
+    for key, kind, wanted in (("promise", str, "a text"), ("gate_answers", bool, "true or false")):
+        if not isinstance(record[key], kind):
+            raise _misshapen(key, record[key], wanted, "record")
+    if not isinstance(record["held_out"], Mapping):
+        raise _misshapen("held_out", record["held_out"], "an object", "record")
+    _check_calibration(record.get("calibration") or {})  # absent from the first cascades
+    check_shape(record["provenance"])
+
+
+def _check_calibration(calibration: Any) -> None:
+    if not isinstance(calibration, Mapping):
+        raise _misshapen("calibration", calibration, "an object", "record")
+    targets = calibration.get("targets") or {}
+    catch = targets.get("catch") if isinstance(targets, Mapping) else None
+    if targets and not (isinstance(catch, Mapping) and all(map(_share, catch.values())) and _share(targets["keep"])):
+        raise _misshapen("calibration.targets", targets, "shares to catch by gate and one to keep", "record")
+    certificates = calibration.get("certificates") or []
+    known = {"kind", "gate", "certified"}
+    if not isinstance(certificates, list) or not all(isinstance(c, Mapping) and known <= set(c) for c in certificates):
+        raise _misshapen("calibration.certificates", certificates, "a list of certificates", "record")
+
+
+def _share(stored: Any) -> bool:
+    """Whether this is a share as it is stored, such as 19/20, or none."""
+    if stored is None:
+        return True
+    try:
+        return isinstance(stored, str) and 0 <= Fraction(stored) <= 1
+    except (ValueError, ZeroDivisionError):
+        return False
+
+
 def check_shape(provenance: Any) -> None:
     """CascadeError naming the first part of a stored provenance that is not of the shape that later readers rely on."""
     if not isinstance(provenance, Mapping):
@@ -37,6 +72,9 @@ def check_shape(provenance: Any) -> None:
     for key in _TABLES:
         if not isinstance(provenance.get(key, {}), Mapping):
             raise _misshapen(key, provenance[key], "an object")
+    model = provenance.get("run", {}).get("model", {})
+    if not isinstance(model, Mapping | str):
+        raise _misshapen("run.model", model, "an object or a name")
     for key in _LISTS:
         if not isinstance(provenance.get(key, []), list):
             raise _misshapen(key, provenance[key], "a list")
@@ -56,9 +94,9 @@ def _count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-def _misshapen(what: str, given: Any, wanted: str) -> CascadeError:
+def _misshapen(what: str, given: Any, wanted: str, part: str = "provenance") -> CascadeError:
     return CascadeError(
-        f"the cascade's provenance is damaged: {what} is {reprlib.repr(given)}, not {wanted}; restore cascade.json "
+        f"the cascade's {part} is damaged: {what} is {reprlib.repr(given)}, not {wanted}; restore cascade.json "
         "from a copy, or fit the cascade again."
     )
 

@@ -6,12 +6,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from made_runs import make_run
 
 from probecascade import cli
 from probecascade.environments import AtlasSettings, atlas_tasks
-from probecascade.policies import Cascade, score_run
+from probecascade.policies import Cascade, Gate, score_run
+from probecascade.probes import LinearProbe
 from probecascade.store import Run
 
 
@@ -55,6 +57,17 @@ def test_a_cascade(folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str
     record = json.loads(shown([str(folders[1]), "--json"], capsys))
     assert [gate["target"] for gate in record["gates"]] == ["70 %", "90 %"]
     assert record["provenance"]["groups"]["fit"] > 0
+
+
+def test_a_cascade_of_another_tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A model by its name alone, and held-out numbers of a shape of their own."""
+    gates = [Gate("action:1", 4, LinearProbe(np.zeros(4), np.ones(4), np.ones(4), 0.0), 0.5)]
+    made = Cascade(gates, provenance={"run": {"model": "mine"}}, held_out={"kept": 0.5, "caught": {"value": 0.25}})
+    made.save(tmp_path / "cascade")
+    out = shown([str(tmp_path / "cascade")], capsys)
+    assert out.startswith("cascade for mine in an unknown dtype\n")
+    assert "held out: failures caught 25.0 % n=unknown" in out
+    assert "successes kept" not in out
 
 
 def test_an_episode_with_its_scores(folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:

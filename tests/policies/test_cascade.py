@@ -279,6 +279,7 @@ def test_another_format_does_not_lift_the_digest(
         ([], "provenance is"),
         ("x", "provenance is 'x'"),
         ({"run": "x"}, "run is 'x'"),
+        ({"run": {"model": 3}}, "run.model is 3"),
         ({"split": "x"}, "split is 'x'"),
         ({"split": {"seed": 0}}, "split is"),
         ({"split": {"seed": True, "shares": [50, 25, 25]}}, "split is"),
@@ -295,6 +296,35 @@ def test_a_damaged_provenance_is_refused(tmp_path: Path, provenance: Any, what: 
     Cascade([Gate("action:1", 4, probe(), 0.25)]).save(tmp_path / "c")
     write_signed(tmp_path / "c", {"provenance": provenance})
     with pytest.raises(CascadeError, match=f"provenance is damaged: {what}"):
+        Cascade.load(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"promise": 3}, "promise is 3, not a text"),
+        ({"gate_answers": "yes"}, "gate_answers is 'yes', not true or false"),
+        ({"held_out": [1]}, "held_out is"),
+        ({"calibration": [1]}, "calibration is"),
+        ({"calibration": {"targets": 3}}, "calibration.targets is 3"),
+        ({"calibration": {"targets": {"catch": {"action:1": "2"}, "keep": None}}}, "calibration.targets is"),
+        ({"calibration": {"targets": {"catch": {}, "keep": "1/0"}}}, "calibration.targets is"),
+        ({"calibration": {"certificates": [{"kind": "keep"}]}}, "calibration.certificates is"),
+    ],
+)
+def test_a_damaged_record_is_refused(tmp_path: Path, changes: dict[str, Any], what: str) -> None:
+    Cascade([Gate("action:1", 4, probe(), 0.25)]).save(tmp_path / "c")
+    write_signed(tmp_path / "c", changes)
+    with pytest.raises(CascadeError, match=f"record is damaged: {what}"):
+        Cascade.load(tmp_path / "c")
+
+
+@pytest.mark.parametrize("changes", [{"target": 5}, {"reached": "no"}])
+def test_a_gate_with_a_damaged_target_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    Cascade([Gate("action:1", 4, probe(), 0.25)]).save(tmp_path / "c")
+    gate = json.loads((tmp_path / "c" / "cascade.json").read_text())["gates"][0]
+    write_signed(tmp_path / "c", {"gates": [gate | changes]})
+    with pytest.raises(CascadeError, match="no target in words"):
         Cascade.load(tmp_path / "c")
 
 
