@@ -60,12 +60,13 @@ def report(
 
       probecascade report runs/atlas --sweep sweeps/atlas --labels modes.csv
     """
+    from probecascade.cli.escapes import tell
     from probecascade.cli.modes import modes_of
     from probecascade.cli.tables import print_json, say
     from probecascade.evaluation import Resampling
     from probecascade.evaluation.sweep_result import check_new
     from probecascade.policies import Cascade
-    from probecascade.report import Judged, Material, check_exports, export, new_figure
+    from probecascade.report import Judged, Material, check_exports, export, new_figure, transfer_picture
     from probecascade.store import Run
 
     if limit_episodes < 1:
@@ -77,8 +78,11 @@ def report(
     check_new(output)
     if figures is not None:
         check_exports(figures)
+        check_new(figures)
     stored = Run.open(run)
     travelled = None if transfer is None else _read_transfer(transfer)
+    if travelled is not None:
+        transfer_picture(travelled)  # refuses before the work
     modes = modes_of(stored, labels, allow_new=allow_new)
     loaded = None if cascade is None else Cascade.load(cascade)
     judged = None if loaded is None else Judged.of(loaded, stored, force=force, resampling=resampling)
@@ -118,8 +122,8 @@ def report(
     for sentence in (*page.verdicts[:1], *page.cascade[:1], *page.notes):
         say(sentence, indent="  ")
     if files:
-        typer.echo(f"{len(material.pictures)} figures as PNG, PDF and CSV in {figures}")
-    typer.echo(f"written to {output} ({len(text.encode()) / 1e6:.1f} MB): open it in a browser")
+        tell(f"{len(material.pictures)} figures as PNG, PDF and CSV in {figures}")
+    tell(f"written to {output} ({len(text.encode()) / 1e6:.1f} MB): open it in a browser")
     return None
 
 

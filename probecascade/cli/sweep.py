@@ -46,6 +46,7 @@ def sweep(
 
       probecascade sweep runs/atlas --layers 10,20,-1 --baselines prompt,surface --csv sweep.csv --json
     """
+    from probecascade.cli.escapes import tell
     from probecascade.cli.options import parse_layers, split_names
     from probecascade.cli.progress import progress
     from probecascade.cli.sweep_text import report, write_csv
@@ -80,5 +81,5 @@ def sweep(
     typer.echo(report(result))
     for place in (output, csv):
         if place is not None:
-            typer.echo(f"written to {place}")
+            tell(f"written to {place}")
     return None

@@ -123,9 +123,16 @@ class SweepResult:
 
 
 def check_new(path: Path) -> None:
-    """StoreError if something is there already: a result is never put in the place of another."""
-    if path.exists():
+    """StoreError if something is there already, for a result is never put in the place of another; or nothing can be.
+
+    So that this is known before the work, not after it.
+    """
+    if path.exists() or path.is_symlink():
         raise StoreError(f"{str(path)!r} exists already: choose another place.")
+    above = next(parent for parent in path.absolute().parents if parent.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        why = "may not be written to" if above.is_dir() else "is a file"
+        raise StoreError(f"{str(path)!r} cannot be made, since {str(above)!r} {why}: choose another place.")
 
 
 def _nested(named: Mapping[str, NDArray[Any]], checkpoints: Sequence[str]) -> dict[str, Any]:

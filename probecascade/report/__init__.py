@@ -1,6 +1,6 @@
 """What a run and a calibration look like: figures (matplotlib, the extra `plot`), and one page that holds them all."""
 
-from probecascade.report.compose import Material
+from probecascade.report.compose import Material, transfer_picture
 from probecascade.report.figures import (
     caught_by_gate,
     check_figures,
@@ -30,4 +30,5 @@ __all__ = [
     "saved_against_kept",
     "score_histograms",
     "shares_by_gate",
+    "transfer_picture",
 ]

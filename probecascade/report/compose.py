@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from probecascade.errors import DataError
 from probecascade.intervals import DEFAULT, Resampling
 from probecascade.policies import Cascade
+from probecascade.probes.metrics import auroc
 from probecascade.report import figures
 from probecascade.report.browser import browser_record
 from probecascade.report.held_out import Judged
@@ -28,6 +29,7 @@ from probecascade.thresholds.operating import frontier
 
 FRESH = "the episodes that took no part in making the cascade"
 
+_ROUNDING = 1e-9  # by which an AUROC may differ from the same one, summed in another order
 _RELIABILITY = 6  # checkpoints whose reliability is drawn, at most
 
 
@@ -50,7 +52,7 @@ class Material:
     resampling: Resampling = DEFAULT
 
     def __post_init__(self) -> None:
-        check_sweep(self.run, self.scores)
+        check_sweep(self.run, self.sweep, self.scores)
 
     def page(self, *, limit: int | None = None) -> Page:
         """The page; `limit`: at most so many episodes in the browser."""
@@ -98,7 +100,8 @@ class Material:
             judged = self.judged if self.judged is not None and self.judged.use.any() else None
             found.append(Chapter("Failures", pictures=[failure_modes(self.run, self.modes, judged, self.resampling)]))
         if self.transfer is not None:
-            found.append(Chapter("Transfer", pictures=[_transfer(self.transfer)], text=self.transfer["verdicts"]))
+            drawn = transfer_picture(self.transfer)
+            found.append(Chapter("Transfer", pictures=[drawn], text=self.transfer["verdicts"]))
         return found
 
     def _drawn_scores(self) -> dict[str, NDArray[np.float64]]:
@@ -249,15 +252,24 @@ class Material:
         ]
 
 
-def check_sweep(run: Run, scores: Mapping[str, NDArray[np.float64]]) -> None:
-    """DataError unless these are scores of exactly the labelled episodes of this run, checkpoint by checkpoint."""
+def check_sweep(run: Run, sweep: Mapping[str, Any], scores: Mapping[str, NDArray[np.float64]]) -> None:
+    """DataError unless these are scores of exactly the labelled episodes of this run, checkpoint by checkpoint.
+
+    Scores of as many episodes of another run are told by their AUROC, which is another with this run's labels.
+    """
     labelled = run.episodes.labelled
+    stated = {row["checkpoint"]: row["auroc"]["value"] for row in sweep["selected"]}
     for name, values in scores.items():
         here = np.zeros(len(run), dtype=np.bool_)
         if name in run.checkpoint_names:
             rows = run.rows(name)  # finishing turns are scored only where a checkpoint knows no other
             here[rows.episode[rows.final.all() | ~rows.final]] = True
-        if values.shape != here.shape or not np.array_equal(~np.isnan(values), here & labelled):
+        alike = values.shape == here.shape and np.array_equal(~np.isnan(values), here & labelled)
+        if alike and stated.get(name) is not None:
+            scored = here & labelled
+            found = auroc(values[scored], run.episodes.failed[scored])
+            alike = abs(found - stated[name]) < _ROUNDING
+        if not alike:
             raise DataError(
                 f"the sweep is not of the run at {str(run.path)!r}: its scores at {name} are of other episodes; sweep "
                 "this run, or leave the sweep out."
@@ -273,10 +285,11 @@ def _score_rows(judged: Judged, scores: NDArray[np.float64], failed: NDArray[np.
     ]
 
 
-def _transfer(record: Mapping[str, Any]) -> Picture:
+def transfer_picture(record: Mapping[str, Any]) -> Picture:
+    """The figure of what `probecascade transfer --json` printed. DataError for anything else."""
     try:
         return transfer_matrices(record)
-    except (KeyError, TypeError, IndexError, ValueError) as error:
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
         raise DataError(
             "the transfer file holds no transfer matrices: give what `probecascade transfer --json` printed."
         ) from error

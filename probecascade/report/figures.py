@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from probecascade.errors import DataError, UsageError
 from probecascade.intervals import DEFAULT, Interval, Resampling, ratio_interval
-from probecascade.report.pictures import DOOMED, SUCCESS, TARGET, boxes_for_unknown_signs, new_figure
+from probecascade.report.pictures import DOOMED, SUCCESS, TARGET, literally, new_figure
 from probecascade.report.shares import shares_by_gate
 from probecascade.thresholds import Backtest, Calibration, GateScores
 from probecascade.thresholds.calibration import judge
@@ -242,8 +242,8 @@ def save_figures(
         )
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
-        with boxes_for_unknown_signs():
-            for name, figure in figures.items():
+        for name, figure in figures.items():
+            with literally(figure):
                 figure.savefig(paths[name])
     except OSError as error:
         raise UsageError(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from probecascade.intervals import DEFAULT, Resampling, share_interval
 from probecascade.report.held_out import Judged
-from probecascade.report.pictures import DOOMED, HEAT, SUCCESS, TARGET, Picture, Row, new_figure
+from probecascade.report.pictures import DOOMED, HEAT, SUCCESS, TARGET, Picture, Row, drawable, new_figure
 from probecascade.store import Run
 
 if TYPE_CHECKING:
@@ -214,4 +214,5 @@ def transfer_matrices(record: Mapping[str, Any]) -> Picture:
 
 
 def _short(name: str) -> str:
+    name = drawable(name)
     return name if len(name) <= _LABEL else name[: _LABEL - 1] + "…"

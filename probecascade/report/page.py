@@ -72,7 +72,7 @@ class Page:
         environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
                                          lstrip_blocks=True)  # fmt: skip
         environment.filters |= {"unbroken": _unbroken, "cell": _cell}
-        return environment.from_string(layout).render(
+        text = environment.from_string(layout).render(
             page=self,
             style=style,
             script=script,
@@ -81,6 +81,7 @@ class Page:
             image=_image,
             download=_download,
         )
+        return text.encode("utf-8", "backslashreplace").decode("utf-8")  # half of a character has no UTF-8
 
 
 def _unbroken(sentence: str) -> str:

@@ -47,7 +47,7 @@ class Picture:
 
         buffer = io.BytesIO()
         undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
-        with boxes_for_unknown_signs(), rc_context({"svg.hashsalt": self.name}):
+        with literally(self.figure), rc_context({"svg.hashsalt": self.name}):
             if self.figure.get_layout_engine() is not None:  # once for all forms: it takes longest
                 self.figure.draw_without_rendering()
                 self.figure.set_layout_engine("none")
@@ -55,20 +55,34 @@ class Picture:
         return buffer.getvalue()
 
     def csv(self) -> str:
-        """The numbers as comma-separated values; empty where there is none."""
+        """The numbers as comma-separated values; empty where there is none. Half of a character is its escape."""
         buffer = io.StringIO(newline="")
         lines = csv.DictWriter(buffer, fieldnames=list(self.rows[0]) if self.rows else [], lineterminator="\n")
         lines.writeheader()
         lines.writerows({key: _cell(value) for key, value in row.items()} for row in self.rows)
-        return buffer.getvalue()
+        return buffer.getvalue().encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 @contextmanager
-def boxes_for_unknown_signs() -> Iterator[None]:
-    """A sign that the font lacks (in the name of a gate or a failure mode) is drawn as a box, without a warning."""
-    with warnings.catch_warnings():
+def literally(figure: Figure) -> Iterator[None]:
+    """Draw names (of gates, modes, kinds of episodes) as they are written, whatever the user's matplotlibrc says.
+
+    `$` begins no formula, and a sign that the font lacks is drawn as a box, without a warning.
+    """
+    from matplotlib import rc_context
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+        text.set_usetex(False)
+    with warnings.catch_warnings(), rc_context({"text.parse_math": False, "text.usetex": False}):
         warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from")
         yield
+
+
+def drawable(text: str) -> str:
+    """The text with a replacement sign for what no picture can hold: controls, and halves of characters."""
+    return "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
 
 
 def _cell(value: Any) -> Any:

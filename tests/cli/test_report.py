@@ -84,6 +84,8 @@ def test_without_a_cascade_or_a_sweep_it_sweeps_and_says_where(
         (["--sweep", "{place}/nothing"], "there is no sweep"),
         (["--transfer", "{place}/taken.html"], "is no JSON"),
         (["--transfer", "{place}/sweep/sweep.json"], "holds no transfer matrices"),
+        (["-o", "{place}/taken.html/page.html"], "taken.html' is a file"),
+        (["--figures", "{place}/taken.html/figures"], "taken.html' is a file"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(
@@ -99,6 +101,17 @@ def test_what_cannot_be_done_is_said_in_a_sentence(
     assert told.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
     assert (place / "taken.html").read_text() == "mine"
+
+
+@pytest.mark.parametrize("matrices", ["[1]", '[{"kinds": []}]', '"abc"'])
+def test_what_cannot_be_drawn_is_refused_before_the_sweep(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, matrices: str
+) -> None:
+    monkeypatch.setattr("probecascade.evaluation.Sweep.of", lambda *_, **__: pytest.fail("it swept"))
+    file = tmp_path / "transfer.json"
+    file.write_text(f'{{"matrices": {matrices}, "verdicts": []}}')
+    assert cli.main(["report", str(place / "run"), "-o", str(tmp_path / "page.html"), "--transfer", str(file)]) == 2
+    assert "holds no transfer matrices" in capsys.readouterr().err
 
 
 def test_the_sweep_of_another_run_is_refused(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,4 +108,7 @@ def test_what_is_there_is_never_replaced(run: Path, tmp_path: Path, capsys: pyte
     assert cli.main(["sweep", str(run), "--csv", str(tmp_path / "mine.csv")]) == 2
     assert "exists already" in capsys.readouterr().err
     assert cli.main(["sweep", str(run), "-o", str(tmp_path)]) == 2
+    for option in ("-o", "--csv"):  # told before the work, not after it
+        assert cli.main(["sweep", str(run), option, str(tmp_path / "mine.csv" / "deeper" / "place")]) == 2
+        assert "mine.csv' is a file: choose another place" in capsys.readouterr().err
     assert (tmp_path / "mine.csv").read_text(encoding="utf-8") == "kept"

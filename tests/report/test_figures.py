@@ -194,6 +194,14 @@ def test_figures_are_saved_and_never_overwritten_unasked(
     assert paths[0].read_bytes().startswith(start)
 
 
+def test_a_gate_whose_name_looks_like_a_formula_is_drawn(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    failed = np.arange(200) % 2 == 0
+    scores = rng.normal(size=(200, 1)) + failed[:, None]
+    made = calibrate(scores, failed, keep=0.8, method="empirical", gates=["$\\frac{a$"])
+    assert len(save_figures(made, scores, failed, directory=tmp_path, resampling=FEW)) == 3
+
+
 def test_too_few_groups_for_a_frontier_leave_it_out(data: GateScores, both: Calibration, tmp_path: Path) -> None:
     paths = save_figures(
         both, data.scores, data.failed, np.zeros(300), data.cost_after, directory=tmp_path, resampling=FEW

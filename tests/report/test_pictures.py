@@ -6,6 +6,7 @@ import csv
 import io
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -145,6 +146,22 @@ def test_a_transfer_matrix_is_drawn_cell_by_cell() -> None:
     assert [row["auroc"] for row in found.rows] == [0.9, 0.6, 0.7, 0.8]
 
 
+def test_names_are_drawn_as_they_are_written() -> None:
+    none = {"value": None, "low": None, "high": None}
+    kinds = ["$\\frac{a$", "half \ud800 \x1b[31m"]
+    cells = [
+        {"train": a, "test": b, "n": 9, "failed": 4, "auroc": none, "surface": none, "kept": none, "caught": none}
+        for a in kinds
+        for b in kinds
+    ]
+    matrix = {"checkpoint": "$\\bad{$", "kinds": kinds, "rows": kinds, "cells": cells}
+    found = transfer_matrices({"matrices": [matrix], "verdicts": ["Travels."]})
+    drawing = ElementTree.fromstring(found.drawn("svg"))  # a control would make it no XML
+    assert drawing.tag.endswith("svg")
+    assert found.drawn("png")
+    assert "half \\ud800" in found.csv()
+
+
 def test_files_hold_the_numbers_and_are_the_same_every_time(material: Material, tmp_path: Path) -> None:
     one = picture(material, "failure-modes")
     paths = export([one], tmp_path / "figures")
@@ -171,4 +188,12 @@ def test_the_sweep_of_another_run_is_refused(world: World) -> None:
     scores = {name: values.copy() for name, values in world.sweep.scores.items()}
     scores["action:1"] = np.roll(scores["action:1"], 1)  # the episode without a label now has a score
     with pytest.raises(DataError, match="its scores at action:1 are of other episodes"):
+        Material(run=world.run, sweep=world.sweep.record(), scores=scores, modes=np.full(len(world.run), ""))
+
+
+def test_the_sweep_of_a_run_with_as_many_episodes_is_refused_too(world: World) -> None:
+    scores = {name: values.copy() for name, values in world.sweep.scores.items()}
+    here = ~np.isnan(scores["part:1"])
+    scores["part:1"][here] = np.roll(scores["part:1"][here], 1)
+    with pytest.raises(DataError, match="its scores at part:1 are of other episodes"):
         Material(run=world.run, sweep=world.sweep.record(), scores=scores, modes=np.full(len(world.run), ""))
