@@ -94,7 +94,8 @@ def write_modes(run: Run, modes: NDArray[np.object_], path: Path) -> None:
         facts = (table.outcome[index], table.reason[index], table.rounds[index], table.tokens[index])
         lines.writerow([table.episode_id[index], modes[index], *facts, doomed if doomed >= 0 else ""])
     check_new(path)
-    replace_file(path, text.getvalue().encode())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, text.getvalue().encode("utf-8", "surrogatepass"))  # an id may hold half of a character
 
 
 def _record(run: Path, labels: Path | None, rows: tuple[ModeRow, ...]) -> dict[str, Any]:

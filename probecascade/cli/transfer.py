@@ -82,7 +82,7 @@ def transfer(
     asked = _asked(by, train_on, test_on)
     resampling = Resampling(seed=seed)
     pool = PooledRuns([Run.open(run) for run in runs])
-    kinds = _by_value(pool, by) if by else {_said(c): pool.matching(c) for c in asked}
+    kinds = _by_value(pool, by) if by is not None else {_said(c): pool.matching(c) for c in asked}
     named = split_names(checkpoints)
     options = {"layers": parse_layers(layers), "keep": keep, "folds": folds, "seed": seed, "resampling": resampling}
     places = named or _usual(pool)
@@ -91,7 +91,7 @@ def transfer(
     matrices = list(progress(found, len(places), "transfer", unit="checkpoint"))
     if not matrices:
         raise DataError(notes[0])
-    left_out = sum(value is None for value in pool.attributes(by)) if by else 0
+    left_out = sum(value is None for value in pool.attributes(by)) if by is not None else 0
     if as_json:
         return print_json(
             {

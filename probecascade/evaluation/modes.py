@@ -161,7 +161,7 @@ def override_modes(run: Run, modes: NDArray[np.object_], path: Path, *, allow_ne
 
 def _entries(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = path.read_bytes().decode("utf-8-sig", "surrogatepass")
     except UnicodeDecodeError as error:
         raise DataError(f"{str(path)!r} is no UTF-8 text: give CSV or JSONL with {_BOTH}.") from error
     for line, entry in _json_lines(path, text) if path.suffix == ".jsonl" else _csv_lines(path, text):

@@ -161,17 +161,19 @@ def transfer_matrix(
     names = tuple(dict.fromkeys(row for row, _ in fits))
     counts = draw_groups(int(rows.codes.max()) + 1, resampling)
     cells: list[Cell] = []
-    losses, surface_losses, measured = [], [], []
+    losses: list[_Lost] = []
+    surface_losses: list[_Lost] = []
+    measured: list[Column] = []
     for test, inside in members.items():
         measure = Measure(rows.failed[inside], rows.codes[inside], counts, float(target))
         own = _Columns.of(measure, fits[test, test], inside)
         for row in names:
             fit = fits[row, test]
             columns = own if row == test else _Columns.of(measure, fit, inside)
-            lost = own.states.less(columns.states, "auroc")
+            lost = _Lost.of(measure, own.states, columns.states, resampling.confidence)
             if row != test and row in members:
                 losses.append(lost)
-                surface_losses.append(own.surface.less(columns.surface, "auroc"))
+                surface_losses.append(_Lost.of(measure, own.surface, columns.surface, resampling.confidence))
             measured.append(columns.states)
             fired = fit.fired(rows, setting.tests, target)[inside]
             cells.append(
@@ -184,7 +186,7 @@ def transfer_matrix(
                     auroc=measure.interval(columns.states, "auroc", resampling.confidence),
                     above_chance=False,
                     surface=measure.interval(columns.surface, "auroc", resampling.confidence),
-                    loss=None if row == test else _loss(*lost, resampling.confidence),
+                    loss=None if row == test else lost.interval,
                     kept=_share(~fired, ~measure.failed, measure.codes, resampling),
                     caught=_share(fired, measure.failed, measure.codes, resampling),
                     layers=dict(sorted(fit.layers.items())),
@@ -336,14 +338,45 @@ class _Columns:
         return cls(measure.column(fit.states[inside]), measure.column(fit.surface[inside]))
 
 
-def _mean(pairs: Sequence[tuple[float, Array]], confidence: float) -> dict[str, Any]:
-    """The mean over cells, on the same resamples, as {value, low, high}."""
-    draws = np.mean([drawn for _, drawn in pairs], axis=0)
-    return _loss(float(np.mean([value for value, _ in pairs])), draws, confidence)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Lost:
+    """A difference of two cross-fitted AUROCs: value, draws (resamples,), and {value, low, high}.
+
+    The draws are spread 1.75 times as far from the value. Where an AUROC is 0 or 1 they do not move at all
+    (`exact`), and the ends are those of `Measure.gain`, spread likewise and cut at what AUROCs can differ by.
+    """
+
+    value: float
+    draws: Array
+    interval: dict[str, Any]
+    exact: bool
+
+    @classmethod
+    def of(cls, measure: Measure, own: Column, other: Column, confidence: float) -> _Lost:
+        value, draws = own.less(other, "auroc")
+        exact = any(column.values["auroc"] in (0.0, 1.0) for column in (own, other))
+        interval = _loss(value, draws, confidence)
+        ends = measure.gain(own, other, "auroc", confidence)
+        if exact and ends["value"] is not None:
+            low, high = (value + _CROSS_FITTED * (ends[end] - value) for end in ("low", "high"))
+            interval = {"value": float(value), "low": max(float(low), -1.0), "high": min(float(high), 1.0)}
+        return cls(value, draws, interval, exact)
+
+
+def _mean(lost: Sequence[_Lost], confidence: float) -> dict[str, Any]:
+    """The mean over cells, on the same resamples, as {value, low, high}.
+
+    Where resamples of a cell do not move, its ends and those of the others are averaged, as if all moved together:
+    wide rather than narrow.
+    """
+    value = float(np.mean([cell.value for cell in lost]))
+    ends = [cell.interval for cell in lost]
+    if any(cell.exact for cell in lost) and all(end["value"] is not None for end in ends):
+        return {"value": value} | {key: float(np.mean([end[key] for end in ends])) for key in ("low", "high")}
+    return _loss(value, np.mean([cell.draws for cell in lost], axis=0), confidence)
 
 
 def _loss(value: float, draws: Array, confidence: float) -> dict[str, Any]:
-    """{value, low, high} of a difference of cross-fitted AUROCs: the draws are spread 1.75 times as far from it."""
     return interval_of(value, value + _CROSS_FITTED * (draws - value), confidence)
 
 

@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from doubtful_runs import make_doubtful_run
-from made_runs import make_run
+from made_runs import HEADER, LAYERS, WIDTH, make_episode, make_run, make_states
 
 from probecascade import cli
 from probecascade.cli.modes import write_modes
+from probecascade.episode import Recording
 from probecascade.evaluation import failure_modes
 from probecascade.policies import Cascade, Gate, Trigger
 from probecascade.probes import LinearProbe
-from probecascade.store import Run
+from probecascade.store import Run, RunWriter
 
 from .conftest import refused
 
@@ -55,6 +56,20 @@ def test_the_file_can_be_corrected_and_given_back(
     assert cli.main(["modes", str(doubtful), "--labels", str(file), "--allow-new", "--json"]) == 0
     changed = {row["mode"]: row["count"] for row in json.loads(capsys.readouterr().out)["modes"]}
     assert changed["stuck"] == 1
+
+
+def test_an_id_with_half_a_character_comes_back_from_a_new_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    with RunWriter(tmp_path / "run", HEADER, layers=LAYERS, d_model=WIDTH, dtype="float32") as writer:
+        episode = make_episode("half \ud800", "g", failed=True, rounds=3)
+        writer.add(Recording(episode, make_states(episode, rng, failed=True)))
+    file = tmp_path / "new" / "modes.csv"
+    assert cli.main(["modes", str(tmp_path / "run"), "--csv", str(file)]) == 0
+    capsys.readouterr()
+    assert cli.main(["modes", str(tmp_path / "run"), "--labels", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["modes"][0]["examples"] == ["half \ud800-0"]
 
 
 def test_a_full_disk_leaves_no_half_a_file(doubtful: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

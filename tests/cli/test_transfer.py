@@ -85,6 +85,7 @@ def test_conditions_may_be_several_and_overlap(run: Path, capsys: pytest.Capture
         (["--train-on", "plain", "--test-on", "wording=terse"], "--train-on is 'plain': give attributes and values"),
         (["--train-on", "wording=plain", "--test-on", "wording=rude"], "no episode has wording = rude"),
         (["--train-on", "wording=plain", "--test-on", "wording=plain"], "one kind and the same"),
+        (["--by", ""], "no episode has the attribute ''"),
         (["--by", "worldly"], "no episode has the attribute 'worldly'"),
         (["--by", "run"], "--by run needs two kinds, but every episode has the run run: take one that varies"),
         (["--by", "world"], "no episode records a world: let it vary by one run for each `seed` under [tasks] in"),

@@ -52,6 +52,22 @@ def mass_mean(read, layers, failed, codes, *, folds, **_):  # type: ignore[no-un
 # --- what it must tell apart ------------------------------------------------------------------------------------------
 
 
+def test_kinds_that_are_told_apart_without_a_slip_still_have_an_interval(tmp_path: Path) -> None:
+    """Resamples of an AUROC of one do not move, which is no certainty."""
+    with RunWriter(tmp_path / "run", HEADER, layers=(4,), d_model=1, dtype="float32") as writer:
+        for g in range(100):
+            failed = g % 2 == 0
+            episode = make_episode(f"task-{g}", f"group-{g}", failed=failed, rounds=3)
+            episode = replace(episode, attributes={"wording": "plain" if g % 4 < 2 else "terse"})
+            states = np.full((len(episode.checkpoints), 1, 1), 1.0 if failed else -1.0, dtype=np.float32)
+            writer.add(Recording(episode, states))
+    found = matrix(Run.open(tmp_path / "run"))
+    for loss in (found.loss, found.cell("plain", "terse").loss):
+        assert loss is not None
+        assert loss["value"] == 0.0
+        assert -1 <= loss["low"] < -0.05 < 0.05 < loss["high"] <= 1
+
+
 def test_the_same_distribution_gives_a_flat_matrix(tmp_path: Path) -> None:
     found = matrix(made(tmp_path / "run", same, same, same))
     assert found.loss["low"] < 0 < found.loss["high"]
