@@ -149,8 +149,9 @@ def _put_in_place(draft: Path, path: Path) -> None:
     path.rename(old)
     try:
         draft.rename(path)
-    except OSError:
-        old.rename(path)
+    except BaseException:  # Ctrl-C too
+        if not path.exists():
+            old.rename(path)
         raise
     shutil.rmtree(old)
 

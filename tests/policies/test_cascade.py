@@ -201,6 +201,23 @@ def test_an_existing_folder_is_kept_unless_it_is_a_cascade_and_may_go(tmp_path: 
         other.save(foreign, overwrite=True)
 
 
+def test_a_stop_between_two_renames_keeps_the_old_cascade(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "c"
+    Cascade([Gate("action:1", 4, probe(), 0.25)]).save(path)
+    rename = Path.rename
+
+    def stopped(self: Path, target: Path) -> Path:
+        if target == path and not self.name.endswith("-old"):
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        Cascade([Gate("action:2", 4, probe(), 0.75)]).save(path, overwrite=True)
+    assert Cascade.load(path).gates[0].checkpoint == "action:1"
+    assert [file.name for file in tmp_path.iterdir()] == ["c"]
+
+
 def test_a_failed_save_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
