@@ -35,7 +35,8 @@ def backtest_run(
 
     The split is by the cascade's own seed and shares; "all" takes every episode. With "test" and "all",
     groups that fitted the cascade are refused, so that "all" is for fresh runs. Savings are counted strictly after
-    the gates; "whole rounds" is the looser convention of published code, for comparison. `billing="api"` adds
+    the gates; "whole rounds" is the looser convention of published code, for comparison, where the run tells of its
+    rounds. `billing="api"` adds
     "billed", in which every call pays for its whole prompt again.
     `explored` keeps only those that the run's exploration let run to their end, a fair sample where a policy stopped
     others. `scored`: what `score_run` gives for this cascade and run, where that is known already.
@@ -54,7 +55,8 @@ def backtest_run(
     names, accounts = [gate.checkpoint for gate in cascade.gates], Accounts(run)
     if check_billing(billing) == "api":
         columns["billed"] = (accounts.billed_after(names, gate_answers=cascade.gate_answers), accounts.billed)
-    columns["whole rounds"] = (accounts.from_round(names, gate_answers=cascade.gate_answers), episodes.tokens)
+    if accounts.known:
+        columns["whole rounds"] = (accounts.from_round(names, gate_answers=cascade.gate_answers), episodes.tokens)
     return backtest(
         table.scores[chosen],
         cascade.thresholds,

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from probecascade.errors import UsageError
+from probecascade.errors import DataError, UsageError
 from probecascade.store import Run
 
 FloatArray = NDArray[np.float64]
@@ -30,10 +30,11 @@ class Accounts:
     """The calls of a run's episodes, read from their transcripts: what each was billed, and where it began.
 
     With billing "api" a call pays for the whole conversation before it and for its turn. Rows are those of the run.
+    `known` is False where episodes have checkpoints in rounds that no transcript tells of, as imported ones have.
     """
 
     def __init__(self, run: Run) -> None:
-        self.run = run
+        self.run, self.known = run, True
         self._began: list[FloatArray] = []
         self._bill: list[FloatArray] = []
         for index in range(len(run)):
@@ -43,6 +44,7 @@ class Accounts:
             began = np.cumsum(turns + seen) - turns - seen
             self._began.append(began)
             self._bill.append(episode.prompt_tokens + began + turns)
+            self.known &= all(point.round <= len(episode.steps) for point in episode.checkpoints)
 
     @property
     def billed(self) -> FloatArray:
@@ -53,7 +55,13 @@ class Accounts:
         """(n_episodes, n_gates) tokens billed strictly after each gate, NaN where it was not reached.
 
         A call is billed when it ends, so an abort inside a turn saves the rest of that turn and all later calls.
+        DataError where the calls are not known.
         """
+        if not self.known:
+            raise DataError(
+                f"the run {str(self.run.path)!r} does not tell what each call took, as no imported run does: count "
+                "each token once, with billing tokens."
+            )
         after = np.full((len(self.run), len(checkpoints)), np.nan)
         for g, (name, episodes, rounds, spent) in enumerate(self._rows(checkpoints, gate_answers)):
             for episode, r, tokens in zip(episodes, rounds, spent, strict=True):
@@ -67,7 +75,8 @@ class Accounts:
         """(n_episodes, n_gates) tokens from the beginning of the gate's own round on.
 
         The convention of published code (arXiv 2607.06503): an abort at the end of a turn is credited with that turn
-        too, although it has been generated. It flatters; it is here to be compared with.
+        too, although it has been generated. It flatters; it is here to be compared with. Only where the calls are
+        `known`.
         """
         after = np.full((len(self.run), len(checkpoints)), np.nan)
         for g, (_, episodes, rounds, _) in enumerate(self._rows(checkpoints, gate_answers)):

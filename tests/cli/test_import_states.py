@@ -256,3 +256,23 @@ def test_an_npz_that_is_none(index: Index, tmp_path: Path, capsys: pytest.Captur
     with (tmp_path / "plain.npz").open("wb") as file:
         np.save(file, states(0).float())
     assert "one array without a name" in refused(index({"file": str(tmp_path / "plain.npz")}), capsys)
+
+
+def test_a_cascade_from_an_imported_run(index: Index, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng, lines = np.random.default_rng(0), []
+    for n in range(240):
+        dumped = rng.normal(size=(N, LAYERS, WIDTH)).astype(np.float32)
+        dumped[POINTS["action:1"]] += 2.0 * (n % 2)
+        np.savez(tmp_path / f"{n}.npz", hidden_states=dumped, token_ids=ids(n))
+        lines.append({"file": str(tmp_path / f"{n}.npz"), "failed": None if n % 10 == 9 else n % 2 == 1})
+    assert cli.main(index(*lines)) == 0
+    run, cascade = str(tmp_path / "run"), str(tmp_path / "cascade")
+    fit = ["fit", run, "--keep", "0.9", "--gates", "action:1"]
+    capsys.readouterr()
+    assert "does not tell what each call took" in refused([*fit, "--billing", "api", "-o", cascade], capsys)
+    assert cli.main([*fit, "-o", cascade]) == 0
+    capsys.readouterr()
+    assert cli.main(["eval", cascade, run, "--split", "test", "--json"]) == 0
+    told = capsys.readouterr().out
+    assert '"tokens"' in told
+    assert "whole rounds" not in told  # nothing tells where a round began
