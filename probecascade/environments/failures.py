@@ -212,6 +212,8 @@ class _Answerless:
     def __init__(self, task: Task) -> None:
         pages = {page.title: page.sentences for page in task.paragraphs}
         facts = task.attributes.get("supporting_facts", ())
+        if not isinstance(facts, list | tuple):
+            raise DataError(f"task {task.task_id!r} has the supporting_facts {facts!r}; give a list")
         named = {sentence.strip() for fact in facts for sentence in _named(fact, pages, task)}
         every = {sentence.strip() for sentences in pages.values() for sentence in sentences} - {""}
         telling = named | {sentence for sentence in every if _tells(sentence, task)}
@@ -239,7 +241,9 @@ def shown_by(environment: Environment) -> Callable[[Paragraph], str]:
 
 def _distractors(task: Task) -> Iterator[Paragraph]:
     """The task's own pages that do not lead to its answer, in an order of its own."""
-    gold = set(task.attributes.get("gold_titles", ()))
+    gold = task.attributes.get("gold_titles", ())
+    if not isinstance(gold, list | tuple):
+        raise DataError(f"task {task.task_id!r} has the gold_titles {gold!r}; give a list of titles")
     for place in _shuffled(len(task.paragraphs), f"plausible-v1|{task.task_id}"):
         page = task.paragraphs[place]
         if page.text and page.title not in gold and not _tells(f"{page.title} {page.text}", task):

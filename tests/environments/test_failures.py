@@ -287,6 +287,12 @@ def test_a_supporting_fact_that_is_none_is_refused() -> None:
     broken = replace(HOTPOT, attributes={"supporting_facts": ["Ada"]})
     with pytest.raises(DataError, match="supporting fact 'Ada'"):
         failing("persistent", "answerless", broken)
+    broken = replace(HOTPOT, attributes={"supporting_facts": 5})
+    with pytest.raises(DataError, match="supporting_facts 5; give a list"):
+        failing("persistent", "answerless", broken)
+    broken = replace(HOTPOT, attributes={"gold_titles": "Ada"})
+    with pytest.raises(DataError, match="gold_titles 'Ada'; give a list of titles"):
+        failing("persistent", "plausible", broken)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from probecascade.agents.recorded.kinds import observation_kind
 from probecascade.agents.recorded.records import RecordedStep
@@ -52,7 +52,7 @@ def text_of(value: object) -> str:
     return text
 
 
-def is_finite(value: object) -> bool:
+def is_finite(value: object) -> TypeGuard[float]:
     """Whether a JSON value is a number, no truth value, that a float holds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False

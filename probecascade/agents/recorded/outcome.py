@@ -48,4 +48,4 @@ def _truth(value: object) -> bool | None:
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and is_finite(value) else None
+    return float(value) if is_finite(value) else None

@@ -5,6 +5,7 @@ Whatever part of a damaged file can be read is read, and what cannot becomes a f
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import zlib
@@ -33,11 +34,14 @@ class Source:
 def read_source(path: Path) -> Source:
     """Read a file of recorded runs as JSON values or text.
 
-    Raises UsageError for a file that cannot be opened, DataError for one that holds nothing or whose gzip data
-    cannot be read from the first byte.
+    Raises UsageError for a file that cannot be opened, DataError for one that holds nothing, is UTF-16 text, or
+    whose gzip data cannot be read from the first byte.
     """
     faults: list[Fault] = []
-    content = _decoded(_unpacked(path, faults), faults)
+    packed = _unpacked(path, faults)
+    if packed[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        raise DataError(f"{path.name} is UTF-16 text; save it as UTF-8.")
+    content = _decoded(packed, faults)
     if not content.strip():
         raise DataError(f"{path.name} holds no record; give a file of recorded runs, such as one JSON object a line.")
     cut = bool(faults) and "cut off" in faults[-1].problem

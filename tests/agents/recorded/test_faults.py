@@ -268,3 +268,10 @@ def test_numbers_that_no_store_holds_are_left_out(tmp_path: Path) -> None:
     step = {"text": "Thought: I look.", "completion_tokens": 3, "logprob_mean": float("nan"), "logprob_min": -1e400}
     (run,) = read_recorded(write_lines(tmp_path / "b.jsonl", [{"question": "Where?", "steps": [step]}])).runs
     assert run.attributes["step_numbers"] == [{"completion_tokens": 3}]
+
+
+def test_utf_16_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(json.dumps(ROUNDS).encode("utf-16"))
+    with pytest.raises(DataError, match=r"a.jsonl is UTF-16 text; save it as UTF-8"):
+        read_recorded(path)
