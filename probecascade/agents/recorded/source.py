@@ -114,6 +114,8 @@ def _array(content: str, faults: list[Fault]) -> tuple[tuple[int, Any], ...]:
         line += content.count("\n", seen, position)
         seen = position
         if content[position : position + 1] == "]":
+            if content[position + 1 :].strip():
+                faults.append(Fault(line, "something follows the end of the JSON array: left out"))
             return tuple(items)
         try:
             item, position = decoder.raw_decode(content, position)

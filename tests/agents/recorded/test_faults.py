@@ -275,3 +275,10 @@ def test_utf_16_is_named(tmp_path: Path) -> None:
     path.write_bytes(json.dumps(ROUNDS).encode("utf-16"))
     with pytest.raises(DataError, match=r"a.jsonl is UTF-16 text; save it as UTF-8"):
         read_recorded(path)
+
+
+def test_what_follows_an_array_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(f"[{json.dumps(ROUNDS)}]\n[{json.dumps(ROUNDS)}]\n")
+    assert len(read_recorded(path).runs) == 1
+    assert _faults(path) == [(1, "something follows the end of the JSON array: left out")]
