@@ -67,7 +67,8 @@ def adopt(model: Any, tokenizer: Any = None, *, name: str | None = None) -> Load
         name: what to record as the model's name; by default the folder or hub id that it was loaded from.
 
     Raises:
-        ModelError: no such model, one in training mode, compiled or with a recurrent state, or no tokenizer.
+        ModelError: no such model, one in training mode, without a head, compiled or with a recurrent state, or no
+            tokenizer.
     """
     found = unwrap(model)
     inner, tokenizer = found.model, tokenizer if tokenizer is not None else found.tokenizer
@@ -81,6 +82,12 @@ def adopt(model: Any, tokenizer: Any = None, *, name: str | None = None) -> Load
     if inner.training:
         raise ModelError("this model is in training mode, where dropout blurs states: call model.eval().")
     check_readable(inner)
+    head = getattr(inner, "get_output_embeddings", None)
+    if head is not None and head() is None and not hasattr(inner, "lm_head"):
+        raise ModelError(
+            f"{type(inner).__name__} has no head and writes no text: give the whole model, such as one of "
+            "AutoModelForCausalLM."
+        )
     origin = str(getattr(inner.config, "_name_or_path", "") or "")
     is_folder = bool(origin) and Path(origin).is_dir()  # an empty path is the current folder
     known = name or (Path(origin).resolve().name if is_folder else origin) or type(inner).__name__

@@ -68,8 +68,11 @@ def dtype_of(model: Any) -> str:
 def tokenizer_checksum(tokenizer: PreTrainedTokenizerBase) -> str:
     """Checksum of what a tokenizer does: vocabulary, special tokens, and the ids of a text of hard cases.
 
-    It does not depend on how the library writes tokenizers to disk, nor on padding settings.
+    It does not depend on how the library writes tokenizers to disk, nor on padding settings. ModelError for what is
+    no tokenizer.
     """
+    if not callable(tokenizer) or not hasattr(tokenizer, "get_vocab"):
+        raise ModelError(f"{type(tokenizer).__name__} is no tokenizer: give the model's own, of transformers.")
     return _digest(
         [
             sorted(tokenizer.get_vocab().items()),

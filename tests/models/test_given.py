@@ -63,6 +63,11 @@ def test_a_model_of_transformers_needs_its_tokenizer() -> None:
     assert adopt(model, tokenizer).identity["model"] == "LlamaForCausalLM"
     with pytest.raises(ModelError, match="comes without a tokenizer: give it as tokenizer="):
         adopt(model)
+    for wrong in ("mine", 3):
+        with pytest.raises(ModelError, match="is no tokenizer: give the model's own"):
+            adopt(model, wrong)
+    with pytest.raises(ModelError, match="NoneType is no tokenizer"):
+        attach(cascade({"d_model": model.config.hidden_size}), model, None)
 
 
 def test_the_identity_of_a_folder_is_that_of_loading_it_but_for_the_weights(tmp_path: Path) -> None:
@@ -106,6 +111,8 @@ def test_what_is_no_model_is_refused(given: Any) -> None:
 def test_a_model_in_training_and_a_recurrent_one_are_refused() -> None:
     with pytest.raises(ModelError, match=r"training mode.*model\.eval\(\)"):
         adopt(make_model("llama").train(), make_tokenizer())
+    with pytest.raises(ModelError, match="LlamaModel has no head and writes no text"):
+        adopt(make_model("llama").model, make_tokenizer())
     with pytest.raises(ModelError, match="recurrent state"):
         adopt(make_model("mamba"), make_tokenizer())
 
