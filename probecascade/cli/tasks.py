@@ -133,7 +133,9 @@ def _failing(chosen: TaskSet, environment: EnvironmentSection) -> Failing | None
         raise UsageError(
             f"failures of the kind {kind!r} are made of pages, and the tasks have none; choose another kind"
         )
-    return Failing(environment.failures, kind, PagePool(itertools.chain(chosen.tasks, chosen.beyond or ())))
+    # By id, so that a task is misled by the same pages however many groups the recipe takes.
+    every = sorted(itertools.chain(chosen.tasks, chosen.beyond or ()), key=lambda task: task.task_id)
+    return Failing(environment.failures, kind, PagePool(every))
 
 
 def task_of(task_id: str, chosen: TasksSection, environment: EnvironmentSection) -> Task | None:
