@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 
 def main() -> int:
     """Run the command line and return its exit code. Ctrl-C is one line already while its modules are imported."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # one of another alphabet gets escapes, as stderr does
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         from probecascade import cli
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import typer
+from made_runs import make_run
 
 import probecascade
 from probecascade import cli
@@ -133,6 +136,15 @@ def test_the_module_is_the_command() -> None:
         [sys.executable, "-m", "probecascade", "--version"], check=True, capture_output=True, text=True
     )
     assert done.stdout == f"probecascade {probecascade.__version__}\n"
+
+
+def test_a_terminal_of_another_alphabet_gets_escapes(tmp_path: Path) -> None:
+    """A table has rules that Latin-1 cannot hold."""
+    make_run(tmp_path / "run", groups=3)
+    command = [sys.executable, "-m", "probecascade", "inspect", str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "latin-1"}, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\\u2500\\u2500" in done.stdout
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["found at the end", "found in the middle"])
