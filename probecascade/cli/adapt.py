@@ -104,7 +104,10 @@ def _tell(old: Cascade, run: Run, found: Adaptation, change: Change | None, outp
         say(f"note: {warning}", indent="  ")
     typer.echo("")
     if change is None:
-        say("no labelled episode of a new group is left, so that nothing can be compared: give a larger run.")
+        say(
+            "no labelled episode of a new group is left, so that nothing can be compared: give a larger run, or fewer "
+            "--episodes."
+        )
     else:
         rows = [
             [gate.checkpoint, f"{gate.n} ({gate.failed})", _text(gate.auroc), _text(gate.brier)]

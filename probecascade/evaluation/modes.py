@@ -116,11 +116,16 @@ def _says_none(answer: str) -> bool:
 
 
 def failure_modes(run: Run) -> NDArray[np.object_]:
-    """(n_episodes,) str: every failed labelled episode's mode by the rules, empty for all others."""
+    """(n_episodes,) str: every failed labelled episode's mode by the rules, empty for all others.
+
+    Empty too where the rounds of a failed episode are not known, as those of imported states are not.
+    """
     episodes = run.episodes
     modes = np.full(len(run), "", dtype=object)
     for index in np.flatnonzero(episodes.labelled & episodes.failed):
-        modes[index] = failure_mode(run.episode(int(index)))
+        episode = run.episode(int(index))
+        if episode.steps or not any(point.round for point in episode.checkpoints):
+            modes[index] = failure_mode(episode)
     return modes
 
 
@@ -229,7 +234,8 @@ def mode_table(run: Run, modes: NDArray[np.object_], resampling: Resampling = DE
         raise UsageError(f"{modes.size} modes were given for {len(run)} episodes: give one each, empty for successes.")
     episodes, failed = run.episodes, modes != ""
     if not failed.any():
-        raise NothingToDoError(f"no labelled episode of {str(run.path)!r} failed: there are no failure modes to count.")
+        why = "failed and has a transcript to read it from" if (episodes.labelled & episodes.failed).any() else "failed"
+        raise NothingToDoError(f"no labelled episode of {str(run.path)!r} {why}: there are no failure modes to count.")
     rows = []
     for mode, count in sorted(Counter(modes[failed].tolist()).items(), key=lambda item: (-item[1], item[0])):
         own = modes == mode

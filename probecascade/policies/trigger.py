@@ -59,7 +59,7 @@ class Trigger:
         return cls(record["signal"], record["side"], float(record["value"]))
 
     def __str__(self) -> str:
-        return f"{self.signal} {'>=' if self.side == 'above' else '<='} {self.value:.4g}"
+        return f"{self.signal} {'>=' if self.side == 'above' else '<='} {self.value:.7g}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import math
+import shutil
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -96,7 +98,7 @@ def check_exports(folder: str | Path) -> None:
 
 
 def export(pictures: Sequence[Picture], folder: str | Path) -> tuple[Path, ...]:
-    """Write every figure as PNG, PDF and CSV into a new folder; their paths. UsageError where it exists."""
+    """Write every figure as PNG, PDF and CSV into a new folder, all or none; their paths. UsageError where it exists."""
     check_exports(folder)
     files = {
         f"{picture.name}.{form}": picture.csv().encode() if form == "csv" else picture.drawn(form)
@@ -104,9 +106,15 @@ def export(pictures: Sequence[Picture], folder: str | Path) -> tuple[Path, ...]:
         for form in EXPORTS
     }
     place = Path(folder)
-    place.mkdir(parents=True)
-    for name, content in files.items():
-        (place / name).write_bytes(content)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+    try:
+        for name, content in files.items():
+            (draft / name).write_bytes(content)
+        draft.chmod(place.parent.stat().st_mode & 0o777)
+        draft.rename(place)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
     return tuple(place / name for name in files)
 
 

@@ -189,3 +189,17 @@ def test_json_lines_end_at_line_feeds_alone(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     path.write_bytes('{"episode_id": "a", "mode": "loop", "note": "one\u2028two\x85three"}\r\n'.encode())
     assert override_modes(run, failure_modes(run), path).tolist()[0] == "loop"
+
+
+def test_a_failure_without_a_transcript_has_no_mode(tmp_path: Path) -> None:
+    """Imported states come without rounds: nothing says how such an episode failed."""
+    bare = replace(lost(READ, END), episode_id="bare", steps=())
+    told = replace(lost(READ, END), episode_id="told")
+    for name, episodes, modes in (("mixed", (bare, told), ["", "wrong_answer"]), ("bare", (bare,), [""])):
+        with RunWriter(tmp_path / name, HEADER, layers=LAYERS, d_model=WIDTH) as writer:
+            for episode in episodes:
+                writer.add(Recording(episode, np.zeros((len(episode.checkpoints), len(LAYERS), WIDTH), np.float32)))
+        run = Run.open(tmp_path / name)
+        assert failure_modes(run).tolist() == modes
+    with pytest.raises(NothingToDoError, match="has a transcript to read it from"):
+        mode_table(run, failure_modes(run))
