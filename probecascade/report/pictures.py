@@ -98,7 +98,7 @@ def check_exports(folder: str | Path) -> None:
 
 
 def export(pictures: Sequence[Picture], folder: str | Path) -> tuple[Path, ...]:
-    """Write every figure as PNG, PDF and CSV into a new folder, all or none; their paths. UsageError where it exists."""
+    """Write every figure as PNG, PDF and CSV into a new folder, all or none; their paths. UsageError if it exists."""
     check_exports(folder)
     files = {
         f"{picture.name}.{form}": picture.csv().encode() if form == "csv" else picture.drawn(form)
