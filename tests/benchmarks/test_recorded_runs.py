@@ -138,7 +138,7 @@ def test_a_second_call_reads_and_sweeps_nothing(
 def test_what_was_read_otherwise_is_refused(
     report: dict[str, Any], command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert script.main([*command, "--only", "webshop", "--max-tokens", "60"]) == 2
+    assert script.main([*command, "--only", "webshop", "--max-tokens", "2000"]) == 2
     assert "cannot resume" in capsys.readouterr().err
 
 
