@@ -23,7 +23,8 @@ def test_the_quickstart_recipe_on_the_embedded_model(tmp_path: Path, capsys: pyt
     assert record["episodes"] == 32
     assert not record["errors"]
     assert 0.1 < record["success_share"] < 0.9
-    assert estimate == pytest.approx(record["bytes"] / record["checkpoints"], rel=0.05)
+    # A shard is closed after a minute at the latest and costs some kilobytes: a slow machine writes more of them.
+    assert estimate == pytest.approx(record["bytes"] / record["checkpoints"], rel=0.1)
     run = Run.open(tmp_path / "run")
     assert run.header["model"]["model"] == "smollm2"
     assert {"prompt", "action:1", "observation:1", "part:1"} <= set(run.checkpoint_names)
