@@ -133,9 +133,7 @@ def _failing(chosen: TaskSet, environment: EnvironmentSection) -> Failing | None
         raise UsageError(
             f"failures of the kind {kind!r} are made of pages, and the tasks have none; choose another kind"
         )
-    # By id, so that a task is misled by the same pages however many groups the recipe takes.
-    every = sorted(itertools.chain(chosen.tasks, chosen.beyond or ()), key=lambda task: task.task_id)
-    return Failing(environment.failures, kind, PagePool(every))
+    return Failing(environment.failures, kind, PagePool(itertools.chain(chosen.tasks, chosen.beyond or ())))
 
 
 def task_of(task_id: str, chosen: TasksSection, environment: EnvironmentSection) -> Task | None:

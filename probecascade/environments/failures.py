@@ -60,10 +60,11 @@ class Regime:
 
 
 class PagePool:
-    """The pages of many tasks, from which a task is shown those of others."""
+    """The pages of many tasks, in whatever order these come, from which a task is shown those of others."""
 
     def __init__(self, tasks: Iterable[Task]) -> None:
-        self._pages = [(task.group, page) for task in tasks for page in task.paragraphs if page.text]
+        ordered = sorted(tasks, key=lambda task: task.task_id)
+        self._pages = [(task.group, page) for task in ordered for page in task.paragraphs if page.text]
 
     def unrelated(self, task: Task) -> Iterator[Paragraph]:
         """Pages of other groups in an order of the task's own, none twice.
