@@ -110,7 +110,8 @@ class _Reader:
         record.begin_turn()
         start = self.at
         fed = self._fed(len(each.turn)) if read else Fed(np.zeros(0, np.float32), self.at * self.pace)
-        here = {p - start: s for p, s in self.states.items() if start <= p < start + len(each.turn)} if read else {}
+        places = range(len(each.turn)) if read else ()
+        here = {place: self.states[start + place] for place in places if start + place in self.states}
         record.read(each.turn, here, fed, READ)
         if read and each.thought is not None:
             record.mark_thought(each.thought, step.thought)
