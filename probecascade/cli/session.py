@@ -105,10 +105,13 @@ def open_session(
     recipe = tasks.settled(recipe)
     section = recipe.model
     loaded = load(**dataclasses.asdict(section))
-    chat = renderer(loaded, "[agent]") if recipe.agent.template == "chat" else None
-    dialogues = _dialogues(recipe, tasks, chat) if chat else {}
-    templates = {wording: chat_pieces(dialogue, chat) for wording, dialogue in dialogues.items()} if chat else {}
-    templates = templates or _plain_templates(recipe, tasks, loaded)
+    chat: ChatFormat | None = None
+    if recipe.agent.template == "chat":
+        chat = renderer(loaded, "[agent]")
+        dialogues = _dialogues(recipe, tasks, chat)
+        templates = {wording: chat_pieces(dialogue, chat) for wording, dialogue in dialogues.items()}
+    else:
+        templates = _plain_templates(recipe, tasks, loaded)
     if layers is None:
         kept = recipe.capture.layers
         layers = range(_text_config(loaded).num_hidden_layers + 1) if kept == "all" else kept
