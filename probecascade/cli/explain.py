@@ -202,9 +202,10 @@ def _lenses(
     import numpy as np
 
     from probecascade.evaluation.directions import random_directions, uncalibrated
+    from probecascade.models.hooks import text_config
     from probecascade.models.unembed import lens_layers, read_direction
 
-    n_layers = int(loaded.model.config.get_text_config().num_hidden_layers)
+    n_layers = int(text_config(loaded.model).num_hidden_layers)
     width = len(direction.vector) // len(gate.taps)
     fitted: Any = uncalibrated(gate.probe)
     if states is None and not hasattr(fitted, "mean"):

@@ -157,7 +157,9 @@ def open_reader(recipe: ExtractRecipe, chosen: Chosen) -> Reader:
 
 def _limit(recipe: ExtractRecipe, loaded: LoadedModel) -> int:
     """Ids that are read of a run at most. UsageError for more than the model reads."""
-    context = getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None)
+    from probecascade.models.hooks import text_config
+
+    context = getattr(text_config(loaded.model), "max_position_embeddings", None)
     asked = recipe.replay.max_tokens
     if asked is not None and context is not None and asked > context:
         raise UsageError(
@@ -231,9 +233,10 @@ class Reader:
 
     def _engine(self, capacity: int) -> Engine:
         from probecascade.models.engine import Engine
+        from probecascade.models.hooks import text_config
 
         model = self.loaded.model
-        every = range(model.config.get_text_config().num_hidden_layers + 1)
+        every = range(text_config(model).num_hidden_layers + 1)
         return Engine(
             model,
             self.loaded.tokenizer,

@@ -134,6 +134,7 @@ def _engine(
     """The model that made the run, keeping its layers and the asked ones (None: all), and the latter resolved."""
     from probecascade.models import load
     from probecascade.models.engine import Engine
+    from probecascade.models.hooks import text_config
     from probecascade.store.schema import resolve_layers, stated_backend
 
     recipe: Any = run.header.get("recipe")
@@ -152,7 +153,7 @@ def _engine(
             f"the run {str(run.path)!r} was made with another model than {section['name']!r} is now: "
             "its states can be read again by the very same one only."
         )
-    n_layers = loaded.model.config.get_text_config().num_hidden_layers
+    n_layers = text_config(loaded.model).num_hidden_layers
     kept = resolve_layers(range(n_layers + 1) if layers is None else layers, n_layers)
     both = tuple(sorted({*kept, *run.layers}))
     fitting = max(1, min(slots, CACHE_TOKENS // (longest + 1)))

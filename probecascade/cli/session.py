@@ -100,6 +100,7 @@ def open_session(
     is too short for the recipe's limits or its chat template cannot be used.
     """
     from probecascade.models.engine import Engine
+    from probecascade.models.hooks import text_config
 
     tasks = tasks or task_set(recipe)
     recipe = tasks.settled(recipe)
@@ -114,7 +115,7 @@ def open_session(
         templates = _plain_templates(recipe, tasks, loaded)
     if layers is None:
         kept = recipe.capture.layers
-        layers = range(_text_config(loaded).num_hidden_layers + 1) if kept == "all" else kept
+        layers = range(text_config(loaded.model).num_hidden_layers + 1) if kept == "all" else kept
     engine = Engine(
         loaded.model,
         loaded.tokenizer,
@@ -215,22 +216,20 @@ def with_mark(template: Template, tokenizer: Any) -> Template:
 
 def _capacity(recipe: ExtractRecipe, tasks: TaskSet, template: Template, loaded: LoadedModel) -> int:
     """Ids that a slot must hold. UsageError if the model cannot read so many."""
+    from probecascade.models.hooks import text_config
+
     longest = max((part.question for task in tasks.tasks for part in task.parts), key=len)
     tokenizer: Any = loaded.tokenizer
     prompt = tokenizer(template.head + template.first + longest + template.cue, add_special_tokens=False)
     agent = recipe.agent
     wanted = len(prompt.input_ids) + agent.max_episode_tokens + agent.max_turn_tokens + _MARGIN
-    limit = getattr(_text_config(loaded), "max_position_embeddings", None)
+    limit = getattr(text_config(loaded.model), "max_position_embeddings", None)
     if limit and wanted > limit:
         raise UsageError(
             f"an episode could take {wanted} tokens, but the model {loaded.source.name!r} reads {limit}: "
             "lower max_episode_tokens in [agent]."
         )
     return wanted
-
-
-def _text_config(loaded: LoadedModel) -> Any:
-    return loaded.model.config.get_text_config()
 
 
 def _end_ids(loaded: LoadedModel) -> tuple[int, ...]:

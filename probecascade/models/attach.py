@@ -21,7 +21,7 @@ from probecascade.errors import CascadeError, DataError, UsageError
 from probecascade.interfaces import EpisodeWatch, StoppingPolicy
 from probecascade.models.attached import KINDS, LOGPROBS, EpisodeHandle
 from probecascade.models.given import unwrap
-from probecascade.models.hooks import decoder_blocks
+from probecascade.models.hooks import decoder_blocks, text_config
 from probecascade.models.identity import dtype_of, template_checksum, tokenizer_checksum, weights_checksum
 from probecascade.models.opening import Opening
 from probecascade.models.recorder import Recorder
@@ -333,7 +333,7 @@ def _round_of(checkpoint: str) -> int:
 
 def _header(fitted: Mapping[str, Any], model: Any, tokenizer: Any, backend: str) -> dict[str, Any]:
     """The fitted header with every fact replaced that this model and tokenizer can be asked for."""
-    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+    config = text_config(model)
     facts: dict[str, Any] = {
         "tokenizer": tokenizer_checksum(tokenizer),
         "chat_template": template_checksum(getattr(tokenizer, "chat_template", None)),

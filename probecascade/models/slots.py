@@ -21,6 +21,7 @@ from transformers import AttentionInterface
 from transformers.cache_utils import Cache
 
 from probecascade.errors import ModelError
+from probecascade.models.hooks import text_config
 
 ATTENTION = "probecascade_slots"
 
@@ -288,7 +289,7 @@ AttentionInterface.register(ATTENTION, _attend)
 @contextlib.contextmanager
 def slot_attention(model: Any, cache: SlotCache, plan: Plan) -> Iterator[None]:
     """For the time of one forward the model attends through its slots; its own attention is put back afterwards."""
-    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+    config = text_config(model)
     before = config._attn_implementation
     token = _ACTIVE.set((cache, plan))
     cache.begin(plan)
