@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from probecascade.environments.tasks import write_whole
 from probecascade.episode import Part, Task
 from probecascade.errors import DataError, UsageError
 
@@ -149,9 +150,4 @@ def _write_new(path: Path, content: bytes) -> None:
             raise DataError(f"{path} exists with other content; unpack into an empty folder")
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        unfinished.write_bytes(content)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_whole(path, content)

@@ -155,13 +155,18 @@ def dump_tasks(tasks: Iterable[Task], path: str | os.PathLike[str]) -> int:
     content = "".join(lines.values()).encode()
     if file.suffix == ".gz":
         content = _gzipped(content)
+    write_whole(file, content)
+    return len(lines)
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """Write a file that appears whole or not at all."""
     unfinished = file.with_name(f"{file.name}.{os.getpid()}.part")
     try:
         unfinished.write_bytes(content)
         unfinished.replace(file)
     finally:
         unfinished.unlink(missing_ok=True)
-    return len(lines)
 
 
 def _gzipped(content: bytes) -> bytes:
