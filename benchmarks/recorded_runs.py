@@ -97,7 +97,7 @@ def guessed_tokens(chosen: Chosen, most: int | None) -> int:
 def recipe_of(options: argparse.Namespace) -> ExtractRecipe:
     """What `extract --replay` would be given."""
     return ExtractRecipe(
-        model=ModelSection(name=options.model, device=options.device),
+        model=ModelSection(name=options.model, dtype=options.dtype, device=options.device),
         capture=CaptureSection(
             layers=options.layers, checkpoints=("prompt", "action", "observation"), store_dtype="float16"
         ),
@@ -114,6 +114,7 @@ def read(chosen: Chosen, recipe: ExtractRecipe, folder: Path) -> Run:
         run, most = Run.open(folder), recipe.replay.max_tokens
         same = run.header["files"]["replay"] == described_file(chosen.path)
         same = same and most in (None, run.header["replay"]["max_tokens"]) and run.layers == recipe.capture.layers
+        same = same and run.header["model"]["dtype"] == recipe.model.dtype
         if same and not {each.run_id for each in chosen.runs} - set(run.episodes.episode_id.tolist()):
             return run
     read_runs(recipe, chosen, folder, resume=folder.exists())
@@ -141,6 +142,7 @@ def measured(name: str, chosen: Chosen, run: Run, options: argparse.Namespace) -
     return {
         "name": name,
         **{key: summary[key] for key in ("layout", "observer", "max_tokens", "truncated", "truncated_share", "sha256")},
+        "dtype": run.header["model"]["dtype"],
         "limited": limited,
         "labelled": int(use.sum()),
         "unlabelled": int((~use).sum()),
@@ -178,6 +180,7 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--limit", type=positive, help="groups of each file (default: all)")
     add("--max-tokens", type=positive, help="tokens read of a run at most (default: the model's context)")
     add("--model", default="smollm2", help="the observer (default: the embedded model)")
+    add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="what the observer computes in")
     add("--device", default="auto")
     add("--layers", type=_layers, default=LAYERS, help=f"layers that are kept (default: {LAYERS})")
     add("--page", type=Path, help="a page between whose marks the tables are put")
