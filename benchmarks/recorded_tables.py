@@ -71,7 +71,8 @@ def _read(record: Row) -> str:
         f"{record['labelled']} runs with an outcome of {record['groups']} groups ({record['layout']} layout, "
         f"{record['limited']}), {_percent(record['base_rate'])} failed; {record['unlabelled']} without an outcome. "
         f"{record['tokens']:,} tokens read by {record['observer']} ({record['dtype']}) in {lasted}, at most "
-        f"{record['max_tokens']} of a run: {record['truncated']} runs ({_percent(record['truncated_share'])}) lost rounds."
+        f"{record['max_tokens']} of a run: {record['truncated']} runs ({_percent(record['truncated_share'])}) lost "
+        "rounds."
     )
 
 

@@ -54,13 +54,18 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One goal for an agent. Episodes of one `group` never straddle a split."""
+    """One goal for an agent. Episodes of one `group` never straddle a split.
+
+    A task that is played in several ways, such as under several regimes of failures, has a `variant` for each: the
+    way's name, which tells its episodes apart while they share everything that follows from task and seed.
+    """
 
     task_id: str
     group: str
     parts: tuple[Part, ...]
     paragraphs: tuple[Paragraph, ...] = ()
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    variant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,8 @@ class AgentSettings:
 
 
 def episode_id(task: Task, seed: int) -> str:
-    """The stable name of one episode: the same task and seed are the same episode in every run."""
-    return f"{task.task_id}~{seed}"
+    """The stable name of one episode: the same task, seed and variant are the same episode in every run."""
+    return "~".join((task.task_id, str(seed), *filter(None, (task.variant,))))
 
 
 def episode_rng(task: Task, seed: int) -> np.random.Generator:

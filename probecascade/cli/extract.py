@@ -183,10 +183,9 @@ def _estimate(recipe: ExtractRecipe, every: TaskSet, tasks: tuple[Task, ...], as
     heads = [plain_template(every.examples(), wording, every.usage).head for wording in recipe.agent.wording_names]
     prompt_tokens = max(map(len, heads)) // _CHARACTERS
     each = bytes_per_checkpoint(capture.checkpoints, len(layers), shape.d_model, capture.store_dtype, prompt_tokens)
-    episodes = len(tasks) * recipe.tasks.repeats
-    most = recipe.tasks.repeats * sum(
-        most_checkpoints(capture.checkpoints, every.max_rounds, len(task.parts)) for task in tasks
-    )
+    each_task = recipe.tasks.repeats * max(1, len(recipe.environment.regimes))
+    episodes = len(tasks) * each_task
+    most = each_task * sum(most_checkpoints(capture.checkpoints, every.max_rounds, len(task.parts)) for task in tasks)
     record = {
         "episodes": episodes,
         "tasks": len(tasks),
@@ -302,6 +301,7 @@ def summary(run: Run) -> dict[str, Any]:
         "groups": described["groups"],
         "labelled": labelled,
         "success_share": successes / labelled if labelled else None,
+        "success_under": _success_under(run),
         "outcomes": described["outcomes"],
         "errors": dict(errors.most_common()),
         "tokens": int(table.tokens.sum()),
@@ -312,6 +312,25 @@ def summary(run: Run) -> dict[str, Any]:
         "bytes": described["bytes"],
         **_next_step(run),
     }
+
+
+def _success_under(run: Run) -> dict[str, dict[str, float]]:
+    """Success of labelled episodes under each regime of injected failures, with an interval; empty without any."""
+    import numpy as np
+
+    from probecascade.intervals import share_interval
+
+    try:
+        regimes = run.attributes("failures")
+    except UsageError:  # no episode has the attribute
+        return {}
+    table, found = run.episodes, {}
+    for regime in dict.fromkeys(str(name) for name in regimes if name is not None):
+        among = table.labelled & np.array([name == regime for name in regimes])
+        if among.any():
+            share = share_interval(table.outcome == "success", among, table.group)
+            found[regime] = {"value": share.value, "low": share.low, "high": share.high, "n": share.n}
+    return found
 
 
 def _next_step(run: Run) -> dict[str, str | None]:
@@ -343,6 +362,9 @@ def tell(record: dict[str, Any]) -> None:
     typer.echo(
         f"{counted(record['episodes'], 'episode')} of {counted(record['groups'], 'group')}: {success} ({outcomes})"
     )
+    for regime, of in record["success_under"].items():
+        low, high = 100 * of["low"], 100 * of["high"]
+        typer.echo(f"  {regime}: success {100 * of['value']:.1f} % [{low:.1f}, {high:.1f}] n={of['n']}")
     if record["errors"]:
         reason, count = next(iter(record["errors"].items()))
         total = sum(record["errors"].values())

@@ -68,7 +68,8 @@ class EnvironmentSection:
     The other keys are those of `environments.WikiSettings`: how a page is found, whether there is a lookup, how an
     answer is scored and from which reward on it counts as right, and how many sentences of a page a search shows. None
     leaves what suits the layout of the tasks. `failures` says which results of an episode's calls are replaced (a
-    regime of `environments.failures`), `failure_kind` by what (None: unrelated pages).
+    regime of `environments.failures`, or several, under each of which every task is played), `failure_kind` by what
+    (None: unrelated pages).
     """
 
     flakiness: Share = 0.0
@@ -77,7 +78,7 @@ class EnvironmentSection:
     score: Literal["exact", "f1", "set-f1", "verdict"] | None = None
     success_reward: Annotated[float, Between(0, 1, above=True)] | None = None
     sentences: Count | None = None
-    failures: str | None = None
+    failures: str | tuple[str, ...] | None = None
     failure_kind: Failure | None = None
 
     def __post_init__(self) -> None:
@@ -85,11 +86,20 @@ class EnvironmentSection:
             raise ValueError(
                 "failure_kind is of no use without failures: give a regime such as failures = 'persistent'"
             )
-        if self.failures is not None:
+        if self.failures is not None and not self.regimes:
+            raise ValueError("failures is an empty list: name at least one")
+        if len(set(self.regimes)) < len(self.regimes):
+            raise ValueError("failures names something twice")
+        for regime in self.regimes:
             try:
-                Regime.named(self.failures)
+                Regime.named(regime)
             except UsageError as error:
                 raise ValueError(str(error)) from error
+
+    @property
+    def regimes(self) -> tuple[str, ...]:
+        """Every regime that a task is played under; none where nothing fails."""
+        return (self.failures,) if isinstance(self.failures, str) else self.failures or ()
 
 
 @dataclass(frozen=True, slots=True)

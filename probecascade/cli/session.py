@@ -24,7 +24,7 @@ from probecascade.agents.react import AgentSettings, ReActAgent
 from probecascade.agents.rewrites import rewrites
 from probecascade.agents.templates import Template, chat_dialogue, chat_pieces, plain_template
 from probecascade.cli.recipes import ExtractRecipe, plain
-from probecascade.cli.tasks import TaskSet, repeated, task_set
+from probecascade.cli.tasks import TaskSet, task_set
 from probecascade.episode import Recording, Task
 from probecascade.errors import CascadeError, UsageError
 from probecascade.interfaces import StoppingPolicy
@@ -67,19 +67,22 @@ class Session:
         return self.agent.template
 
     def episodes(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, int]]:
-        """The episodes of these tasks, each a task and its seed, in order."""
-        return repeated(tasks, self.recipe)
+        """The episodes of these tasks, each a task and its seed, task by task and in each of its variants."""
+        for task in tasks:
+            for repeat in range(self.recipe.tasks.repeats):
+                for variant in self.tasks.variants(task):
+                    yield variant, self.recipe.agent.seed + repeat
 
     def conversation(self, task: Task, seed: int, policy: StoppingPolicy | None = None) -> Conversation[Recording]:
         """One episode for the engine, in the wording and at the temperature that its task and seed are given.
 
-        Both are recorded as attributes of the episode, with the seed of the generated world, over attributes of
+        Both are recorded as attributes of the episode, with what the task set tells of it, over attributes of
         those names that the task may have.
         """
         agent = self.recipe.agent
         wording = _drawn("wording", agent.wording_names, task, seed)
         temperature = _drawn("temperature", agent.temperatures, task, seed)
-        varied = {"wording": wording, "temperature": temperature, **self.tasks.world()}
+        varied = {"wording": wording, "temperature": temperature, **self.tasks.told_of(task)}
         marked = dataclasses.replace(task, attributes={**task.attributes, **varied})
         return self.agents[wording, temperature].play(marked, self.tasks.environment(task, seed), seed, policy)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from probecascade.cli.recipes import EnvironmentSection, ExtractRecipe, TasksSection
 from probecascade.environments import (
@@ -39,13 +40,24 @@ _FRESH = 2000  # tasks beyond a recipe's that are looked through, since a genera
 class Failing:
     """The injected failures of a recipe; `pool` are the pages that may be shown to other tasks."""
 
-    regime: str
+    regimes: tuple[str, ...]
     kind: Failure
     pool: PagePool
 
-    def around(self, environment: Environment, wiki: WikiSettings) -> Environment:
-        """The environment, a wiki of these settings, with the failures."""
-        return FailingEnvironment(environment, self.regime, self.kind, self.pool, shown_by(WikiEnvironment.of(wiki)))
+    def around(self, environment: Environment, wiki: WikiSettings, task: Task) -> Environment:
+        """The environment, a wiki of these settings, with the failures that this task is played under."""
+        shown = shown_by(WikiEnvironment.of(wiki))
+        return FailingEnvironment(environment, self.regime(task), self.kind, self.pool, shown)
+
+    def regime(self, task: Task) -> str:
+        """Under which failures a task is played."""
+        return task.variant or self.regimes[0]
+
+    def variants(self, task: Task) -> tuple[Task, ...]:
+        """The task once for each of several regimes, as it is where there is only one."""
+        if len(self.regimes) == 1:
+            return (task,)
+        return tuple(dataclasses.replace(task, variant=regime) for regime in self.regimes)
 
 
 @dataclass(frozen=True)
@@ -72,7 +84,7 @@ class TaskSet:
     def environment(self, task: Task, seed: int) -> Environment:
         """A new environment for one episode of a task."""
         environment = self._working(seed)
-        return self.failing.around(environment, self.wiki) if self.failing else environment
+        return self.failing.around(environment, self.wiki, task) if self.failing else environment
 
     def _working(self, seed: int) -> Environment:
         if self.wiki == WikiSettings():
@@ -99,9 +111,14 @@ class TaskSet:
             ),
         )
 
-    def world(self) -> dict[str, int]:
-        """The seed of the generated world as an attribute of its episodes; nothing for tasks from a file."""
-        return {"world": self.settings.seed} if self.beyond is None else {}
+    def told_of(self, task: Task) -> dict[str, Any]:
+        """Attributes of a task's episodes: the seed of the generated world, and the regime of injected failures."""
+        world = {"world": self.settings.seed} if self.beyond is None else {}
+        return {**world, "failures": self.failing.regime(task)} if self.failing else world
+
+    def variants(self, task: Task) -> tuple[Task, ...]:
+        """The task in each of the ways in which it is played."""
+        return self.failing.variants(task) if self.failing else (task,)
 
     def first(self, limit: int | None) -> tuple[Task, ...]:
         """The first `limit` tasks (None: all). NothingToDoError if that leaves none."""
@@ -133,7 +150,7 @@ def _failing(chosen: TaskSet, environment: EnvironmentSection) -> Failing | None
         raise UsageError(
             f"failures of the kind {kind!r} are made of pages, and the tasks have none; choose another kind"
         )
-    return Failing(environment.failures, kind, PagePool(itertools.chain(chosen.tasks, chosen.beyond or ())))
+    return Failing(environment.regimes, kind, PagePool(itertools.chain(chosen.tasks, chosen.beyond or ())))
 
 
 def task_of(task_id: str, chosen: TasksSection, environment: EnvironmentSection) -> Task | None:
@@ -170,13 +187,6 @@ def _wiki(settings: WikiSettings, environment: EnvironmentSection) -> WikiSettin
     if "score" in given:
         given.setdefault("success_reward", F1_SUCCESS if given["score"] in ("f1", "set-f1") else 1.0)
     return dataclasses.replace(settings, **given)
-
-
-def repeated(tasks: Iterable[Task], recipe: ExtractRecipe) -> Iterator[tuple[Task, int]]:
-    """Every task with the seed of each of its episodes, task by task."""
-    for task in tasks:
-        for repeat in range(recipe.tasks.repeats):
-            yield task, recipe.agent.seed + repeat
 
 
 def check_limit(limit: int | None) -> None:

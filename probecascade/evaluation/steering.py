@@ -101,7 +101,7 @@ def steering_effect(
     Left out are episodes without a label in any of the runs. DataError where a run lacks or repeats an episode,
     NothingToDoError where none is left.
     """
-    by_key = [_by_key(run) for run in (twins, steered, *controls)]
+    by_key = [_by_id(run) for run in (twins, steered, *controls)]
     if any(run.keys() != by_key[0].keys() for run in by_key):
         raise DataError("the steered runs and their twins hold different episodes: play the same tasks and seeds.")
     keys = [key for key in by_key[0] if all(run[key].labelled for run in by_key)]
@@ -157,10 +157,10 @@ def _same(one: Episode, other: Episode) -> bool:
     return np.array_equal(one.token_ids, other.token_ids)
 
 
-def _by_key(episodes: Sequence[Episode]) -> dict[tuple[str, int], Episode]:
-    found = {(episode.task_id, episode.seed): episode for episode in episodes}
+def _by_id(episodes: Sequence[Episode]) -> dict[str, Episode]:
+    found = {episode.episode_id: episode for episode in episodes}
     if len(found) < len(episodes):
-        raise DataError("a run holds the same task and seed twice: give each once.")
+        raise DataError("a run holds the same episode twice: give each once.")
     return found
 
 

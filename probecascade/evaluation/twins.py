@@ -18,8 +18,6 @@ from probecascade.intervals import (
 )
 from probecascade.probes import Interval
 
-Key = tuple[str, int]
-
 
 @dataclass(frozen=True, slots=True)
 class PolicyOutcome:
@@ -65,22 +63,20 @@ def compare_twins(
     twins: Sequence[Episode],
     resampling: Resampling = DEFAULT,
 ) -> PolicyOutcome:
-    """Judge episodes run live under a policy by their twins, matched by task id and seed.
+    """Judge episodes run live under a policy by their twins, matched by episode id.
 
     The ids up to the decision (all ids where there was none) must be the twin's; pairs that diverge, as
-    bfloat16 batches may, are counted and left out. DataError if an episode has no twin or a key occurs
+    bfloat16 batches may, are counted and left out. DataError if an episode has no twin or an id occurs
     twice, NothingToDoError if no pair is left.
     """
-    by_key = _unique(twins, "twins")
+    by_id = _unique(twins, "twins")
     _unique(live, "live episodes")
     pairs: list[_Pair] = []
     diverged = unlabelled = 0
     for episode in live:
-        twin = by_key.get(_key(episode))
+        twin = by_id.get(episode.episode_id)
         if twin is None:
-            raise DataError(
-                f"task {episode.task_id!r} with seed {episode.seed} has no twin: run it without aborts as well."
-            )
+            raise DataError(f"the episode {episode.episode_id!r} has no twin: run it without aborts as well.")
         if not twin.labelled or episode.outcome == "error":
             unlabelled += 1
         elif not _same_ids(episode, twin):
@@ -175,16 +171,12 @@ def _after(twin: Episode, stop: Checkpoint | None) -> tuple[float, float, float]
     return float(twin.tokens - stop.tokens), float(twin.calls - stop.calls), twin.seconds - stop.seconds
 
 
-def _key(episode: Episode) -> Key:
-    return episode.task_id, episode.seed
-
-
-def _unique(episodes: Sequence[Episode], what: str) -> dict[Key, Episode]:
-    found: dict[Key, Episode] = {}
+def _unique(episodes: Sequence[Episode], what: str) -> dict[str, Episode]:
+    found: dict[str, Episode] = {}
     for episode in episodes:
-        if _key(episode) in found:
-            raise DataError(f"the {what} hold task {episode.task_id!r} with seed {episode.seed} twice: give each once.")
-        found[_key(episode)] = episode
+        if episode.episode_id in found:
+            raise DataError(f"the {what} hold the episode {episode.episode_id!r} twice: give each once.")
+        found[episode.episode_id] = episode
     return found
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from probecascade.agents.react import AgentSettings, ReActAgent
+from probecascade.agents.react import AgentSettings, ReActAgent, episode_id
 from probecascade.agents.templates import plain_template
 from probecascade.cli.recipes import plain, read_extract
 from probecascade.cli.tasks import task_set
@@ -98,6 +98,9 @@ def test_unrelated_pages_come_from_all_tasks_of_a_file(tmp_path: Path) -> None:
     ("environment", "said"),
     [
         ("failures = 'sometimes'\n", "the failures 'sometimes' are unknown; choose clean, persistent"),
+        ("failures = ['clean', 'sometimes']\n", "the failures 'sometimes' are unknown"),
+        ("failures = []\n", "failures is an empty list"),
+        ("failures = ['clean', 'clean']\n", "failures names something twice"),
         ("failure_kind = 'stale'\n", "failure_kind is of no use without failures"),
         ("failures = 'clean'\nfailure_kind = 'odd'\n", "failure_kind in [environment] is 'odd'"),
     ],
@@ -117,3 +120,33 @@ def test_pages_are_needed_to_show_wrong_ones(tmp_path: Path) -> None:
         task_set(read_extract(recipe(tmp_path, "failures = 'persistent'\n", tasks)))
     empty = recipe(tmp_path, "failures = 'persistent'\nfailure_kind = 'empty'\n", tasks)
     assert task_set(read_extract(empty)).failing
+
+
+def test_every_task_is_played_under_each_of_several_regimes(tmp_path: Path) -> None:
+    regimes = ["clean", "persistent", "recover_after_1"]
+    asked = recipe(tmp_path, f"failures = {regimes}\n", "[tasks]\ngroups = 2\nparts = 1\nrepeats = 2\n")
+    chosen = task_set(read_extract(asked))
+    assert len(chosen.tasks) == 2
+    task = chosen.tasks[0]
+    variants = chosen.variants(task)
+    assert [variant.variant for variant in variants] == regimes
+    assert {(variant.task_id, variant.group) for variant in variants} == {(task.task_id, task.group)}
+    assert [chosen.told_of(variant)["failures"] for variant in variants] == regimes
+    assert [episode_id(variant, 3) for variant in variants] == [f"{task.task_id}~3~{name}" for name in regimes]
+    seen = []
+    for variant in variants:
+        environment = chosen.environment(variant, 0)
+        environment.reset(variant)
+        seen.append([environment.step(Action("search", task.paragraphs[0].title)) for _ in range(2)])
+    clean, persistent, recovering = seen
+    assert [step.injected for step in persistent] == ["unrelated"] * 2
+    assert [step.injected for step in recovering] == ["unrelated", ""]
+    assert recovering == [persistent[0], clean[1]]  # the same misleading page, then the truth
+
+
+def test_one_regime_leaves_the_names_of_episodes_as_they_are(tmp_path: Path) -> None:
+    chosen = task_set(read_extract(recipe(tmp_path, "failures = ['persistent']\n")))
+    (variant,) = chosen.variants(chosen.tasks[0])
+    assert episode_id(variant, 0) == f"{chosen.tasks[0].task_id}~0"
+    assert chosen.told_of(variant)["failures"] == "persistent"
+    assert "failures" not in task_set(read_extract(recipe(tmp_path, ""))).told_of(variant)

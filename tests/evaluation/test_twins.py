@@ -135,9 +135,9 @@ def test_continue_decisions_and_unlabelled_twins_are_no_aborts() -> None:
 def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(DataError, match="has no twin"):
         compare_twins("p", TWINS, TWINS[1:])
-    with pytest.raises(DataError, match="twins hold task 'a' with seed 0 twice"):
+    with pytest.raises(DataError, match="twins hold the episode 'a-0' twice"):
         compare_twins("p", TWINS, [*TWINS, TWINS[0]])
-    with pytest.raises(DataError, match="live episodes hold task 'a'"):
+    with pytest.raises(DataError, match="live episodes hold the episode 'a-0'"):
         compare_twins("p", [TWINS[0], TWINS[0]], TWINS)
     with pytest.raises(NothingToDoError, match="1 diverged"):
         compare_twins("p", [diverged(TWINS[0], 0)], TWINS)
