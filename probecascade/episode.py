@@ -115,8 +115,10 @@ class Foresight:
 class Decision:
     """What a policy wants at a checkpoint.
 
-    `append` (text put after the latest observation) and `allow` (tool names of the next turn) steer a
-    `continue`; `answer` makes the agent finish now, with the finish prefix forced at token level.
+    `append` (text put after the latest observation; at the prompt, after what states the task) and `allow` (tool
+    names of the next turn) steer a `continue`; `answer` makes the agent finish now, with the finish prefix forced at
+    token level. `notes`, JSON values by name, are what the policy wants kept of this checkpoint, whatever it decides:
+    they stand in the episode's attributes, under `notes` and the checkpoint's name.
     """
 
     action: ActionName = "continue"
@@ -126,6 +128,7 @@ class Decision:
     reason: str = ""
     append: str = ""
     allow: tuple[str, ...] | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 CONTINUE = Decision()
@@ -133,10 +136,33 @@ CONTINUE = Decision()
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A side question, answered greedily on a scratch copy of the conversation that leaves no trace."""
+    """A side question, answered greedily on a scratch copy of the conversation that leaves no trace.
+
+    With `as_turn` it is put as the template puts what is said to the model, and the model's reply begins after it; else
+    it is text that the model goes on with. With `choices` nothing is sampled: the answer is the likeliest of them,
+    read off one forward. Each must go on with an id of its own after the ids that all have in common.
+    """
 
     prompt: str
     max_new_tokens: int = 8
+    as_turn: bool = False
+    choices: tuple[str, ...] = ()
+
+
+class Answer(str):
+    """What the model said to a side question. With `choices`, `logprobs` has one entry for each.
+
+    It is the log-probability (nats) of the id that tells a choice from the others, given the ids that all have in
+    common: differences between them are the log-odds of the choices.
+    """
+
+    __slots__ = ("logprobs",)
+    logprobs: tuple[float, ...]
+
+    def __new__(cls, text: str, logprobs: tuple[float, ...] = ()) -> Answer:
+        answer = super().__new__(cls, text)
+        answer.logprobs = logprobs
+        return answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from probecascade.episode import Action, Decision, Foresight, Moment, Observation, Question, Task
+from probecascade.episode import Action, Answer, Decision, Foresight, Moment, Observation, Question, Task
 
-Verdict = Decision | Generator[Question, str, Decision]
+Verdict = Decision | Generator[Question, Answer, Decision]
 
 
 @runtime_checkable

@@ -28,6 +28,7 @@ OBSERVED = "Observation: "
 CALL_ID = "call00001"  # nine letters and digits, as strict templates want it
 
 _QUESTION, _TURN, _OBSERVATION = "QUESTION7531", "TURN7531", "OBSERVATION7531"
+_PARAGRAPH = "\n\n"
 _RESPONSE = ("<tool_response>\n", "\n</tool_response>")
 _MACRO = (
     "{%- macro strftime_now(format) -%}{{ format | replace('%d', '01') | replace('%m', '01') | replace('%Y', '2025')"
@@ -72,13 +73,15 @@ class ChatFormat:
 class Pieces:
     """Text around the moving parts of a chat: head QUESTION cue (turn between OBSERVATION again)*.
 
-    `written` has, for each tool, the text of its call before and after the argument; empty where actions are words.
+    A side question stands between `aside` and `reply` after an observation. `written` has, for each tool, the text of its call before and after the argument; empty where actions are words.
     """
 
     head: str
     cue: str
     between: str
     again: str
+    aside: str
+    reply: str
     written: Mapping[str, tuple[str, str]]
 
 
@@ -200,7 +203,24 @@ class Dialogue:
         between, again = rest.split(_OBSERVATION)
         if self._instruction in between or not following.startswith(head):
             raise _altered()  # the instruction wanders to the latest message
-        return Pieces(head, cue, between if self.tools else between.removesuffix(OBSERVED), again, written)
+        aside, reply = self._aside([*asked, turn, self.answered(_OBSERVATION)], again, render)
+        return Pieces(
+            head, cue, between if self.tools else between.removesuffix(OBSERVED), again, aside, reply, written
+        )
+
+    def _aside(self, messages: Sequence[Message], again: str, render: Render) -> tuple[str, str]:
+        """What stands before and after a side question: in the user's message that holds the observation, if one
+        does, else in a message after the tool's, where the template agrees to that."""
+        closing = _RESPONSE[1] if self.tools and not self.native else ""
+        within = (closing + _PARAGRAPH, again.removeprefix(closing))
+        if not self.tools or not self.native:
+            return within
+        try:
+            text = self.rendered([*messages, {"role": "user", "content": _QUESTION}], render)
+        except UsageError:
+            return within
+        before, _, after = text.rpartition(_OBSERVATION)[2].partition(_QUESTION)
+        return (before, after) if after else within
 
     def _written(self, tool: Tool, render: Render) -> tuple[str, str]:
         """The text of a call before and after its argument."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,8 @@ from probecascade.agents.layout import tokens_for
 from probecascade.agents.parser import Form, ParsedTurn, parse_turn, turn_is_complete, without_thinking
 from probecascade.agents.record import EpisodeRecord
 from probecascade.agents.templates import Template
-from probecascade.episode import CONTINUE, Decision, Moment, Question, Recording, Task
-from probecascade.errors import ProbecascadeError
+from probecascade.episode import CONTINUE, Answer, Decision, Moment, Question, Recording, Task
+from probecascade.errors import ProbecascadeError, UsageError
 from probecascade.interfaces import Environment, LanguageModel, StoppingPolicy
 from probecascade.models.requests import Fed, Feed, Request, Rewind, Sample, Turn
 
@@ -88,10 +89,15 @@ class ReActAgent:
     def _rounds(self, task: Task, environment: Environment, seed: int, record: EpisodeRecord) -> Flow:
         t, rng, encode = self.template, episode_rng(task, seed), self.model.encode
         question = environment.reset(task)
-        ids = [*self.head, *encode(t.first), *encode(question, plain=True), *encode(t.cue)]
+        stated, cue = [*self.head, *encode(t.first), *encode(question, plain=True)], encode(t.cue)
+        ids = stated + cue
         fed: Fed = yield Feed(ids, keep=(len(ids) - 1,), shared=len(self.head))
         record.prompt(ids, fed)
         decision = yield from self._look(record, record.mark("prompt", 0, fed.states[0]))
+        if decision.append:
+            yield Rewind(len(stated))
+            ids = encode(decision.append, plain=True) + cue
+            record.restate(stated + ids, (yield Feed(ids, keep=(len(ids) - 1,))))
         forced = decision.action == "answer"
         while decision.action != "abort":
             parsed, decision = yield from self._turn(record, environment, decision.allow, rng, forced)
@@ -206,7 +212,7 @@ class ReActAgent:
             try:
                 question = next(verdict)
                 while True:
-                    answer = yield from self._ask(record, question)
+                    answer = yield from self._ask(record, question, moment.checkpoint.kind)
                     question = verdict.send(answer)
             except StopIteration as stop:
                 verdict = stop.value
@@ -216,16 +222,37 @@ class ReActAgent:
         record.note(moment, verdict)
         return verdict
 
-    def _ask(self, record: EpisodeRecord, question: Question) -> Generator[Request, Any, str]:
-        ids = self.model.encode(question.prompt)
-        yield Feed(ids)
-        turn: Turn = yield Sample(
-            stop=lambda drawn: len(drawn) - 1 if drawn[-1] in self.end_ids else None,
-            max_tokens=question.max_new_tokens,
-        )
-        record.side_tokens += len(ids) + turn.sampled
+    def _ask(self, record: EpisodeRecord, question: Question, after: str) -> Generator[Request, Any, Answer]:
+        encode = self.model.encode
+        before, reply = self.template.asked(question, after)
+        ids = [*encode(before), *encode(question.prompt, plain=question.as_turn), *encode(reply)]
+        if question.choices:
+            answer = yield from self._weigh(record, question, ids)
+        else:
+            yield Feed(ids)
+            turn: Turn = yield Sample(
+                stop=lambda drawn: len(drawn) - 1 if drawn[-1] in self.end_ids else None,
+                max_tokens=question.max_new_tokens,
+            )
+            record.side_tokens += len(ids) + turn.sampled
+            answer = Answer(self.model.decode(turn.ids))
         yield Rewind(record.length)
-        return self.model.decode(turn.ids)
+        return answer
+
+    def _weigh(self, record: EpisodeRecord, question: Question, ids: list[int]) -> Generator[Request, Any, Answer]:
+        """The likeliest choice: what all have in common is fed with the question, the next id tells them apart."""
+        ways = [self.model.encode(self.template.said(c) if question.as_turn else c) for c in question.choices]
+        common = len(os.path.commonprefix(ways))
+        following = tuple(way[common] for way in ways if len(way) > common)
+        if len(set(following)) < len(ways):
+            raise UsageError(
+                f"the choices {', '.join(map(repr, question.choices))} cannot be told apart by one id of this model: "
+                "choose other words."
+            )
+        ids = ids + ways[0][:common]
+        fed: Fed = yield Feed(ids, following=following)
+        record.side_tokens += len(ids)
+        return Answer(question.choices[int(fed.following.argmax())], tuple(fed.following.tolist()))
 
 
 class _Stop:

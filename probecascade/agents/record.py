@@ -72,6 +72,7 @@ class EpisodeRecord:
         self._ending: tuple[Outcome, str, float] | None = None
         self._decision: Decision | None = None
         self._scores: dict[str, float] = {}
+        self._notes: dict[str, dict[str, Any]] = {}
         self._observation = ""
         self._part = 1
         self.round = 0
@@ -134,6 +135,13 @@ class EpisodeRecord:
         self._ids = list(ids)
         self._prompt_tokens = len(ids)
         self._seconds = fed.seconds
+
+    def restate(self, ids: Sequence[int], fed: Fed) -> None:
+        """The prompt has become another: its checkpoint is where the new one ends. What was asked stays counted."""
+        self._checkpoints.clear()
+        self._states.clear()
+        self.prompt(ids, fed)
+        self.mark("prompt", 0, fed.states[0])
 
     def begin_turn(self) -> None:
         self.round += 1
@@ -313,7 +321,9 @@ class EpisodeRecord:
     # Decisions and the end ---------------------------------------------------------------------------------------
 
     def note(self, moment: Moment, decision: Decision) -> None:
-        """Keep the scores of all gates, and the first decision that stops (in shadow: would stop) the episode."""
+        """Keep scores and notes of all checkpoints, and the first decision that stops (in shadow: would stop)."""
+        if decision.notes:
+            self._notes.setdefault(moment.checkpoint.name, {}).update(decision.notes)
         if decision.gate and not math.isnan(decision.score):
             self._scores[moment.checkpoint.name] = decision.score
         fires = decision.action != "continue" or decision.score >= decision.threshold
@@ -336,6 +346,8 @@ class EpisodeRecord:
         attributes = dict(self.task.attributes)
         if self._scores:
             attributes["scores"] = self._scores
+        if self._notes:
+            attributes["notes"] = self._notes
         episode = Episode(
             episode_id=episode_id,
             task_id=task_id,

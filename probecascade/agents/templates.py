@@ -15,7 +15,7 @@ from probecascade.agents.calls import Choices, named_calls, tools_of
 from probecascade.agents.chat import OBSERVED, Dialogue, Render, spelled_turn
 from probecascade.agents.parser import Actions, Form, opens_thinking
 from probecascade.environments.examples import Example
-from probecascade.episode import Observation
+from probecascade.episode import Observation, Question
 
 USAGE = "Search[title] or Finish[answer]"
 """The usual tools, as an instruction names them."""
@@ -82,6 +82,7 @@ class Template:
     again: str = ""  # the cue after a tool's text, where it is another
     actions: Actions = "react"
     calls: tuple[tuple[str, str], ...] = ()  # native calls: each tool, and the text of its call up to the argument
+    aside: tuple[str, str] = ("\n\n", "\nAnswer:")  # around a side question, between a tool's text and the reply
 
     @property
     def identity(self) -> str:
@@ -106,6 +107,16 @@ class Template:
         if self.actions == "tool_call":
             return named_calls(dict(self.calls), tools)
         return ((_ends_with_label, tuple(f" {tool.capitalize()}[" for tool in tools)),)
+
+    def asked(self, question: Question, after: str) -> tuple[str, str]:
+        """What stands before and after a side question at a checkpoint of kind `after`; nothing if it is no turn."""
+        if not question.as_turn:
+            return "", ""
+        return (self.aside[0] if after == "observation" else self.question), self.aside[1]
+
+    def said(self, choice: str) -> str:
+        """A choice of a side question that is a turn, as it is written after the words that ask for it."""
+        return f" {choice}" if self.aside[1].endswith(":") else choice
 
     def before(self, observation: Observation) -> str:
         return self.question if observation.kind == "next_part" else self.observation
@@ -213,6 +224,7 @@ def chat_pieces(dialogue: Dialogue, render: Render) -> Template:
         again="" if again == cue else again,
         actions="tool_call" if calls else "react",
         calls=tuple(calls.items()),
+        aside=(pieces.aside, pieces.reply + ("\n</think>\n\n" if opens_thinking(pieces.reply) else "")),
     )
 
 

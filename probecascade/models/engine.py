@@ -400,7 +400,7 @@ class Engine:
             states = np.zeros((0 if self.layers else asked, len(self.layers), self.d_model), np.float32)
         if isinstance(slot.request, Feed):
             scored = np.array(slot.scored).reshape(-1, 2)
-            self._advance(slot, Fed(states, slot.seconds, scored[:, 0], scored[:, 1]))
+            self._advance(slot, Fed(states, slot.seconds, scored[:, 0], scored[:, 1], self._following(slot)))
         elif slot.keep_count is not None:
             kept = slot.draws[: slot.keep_count]
             self._advance(
@@ -415,6 +415,18 @@ class Engine:
                     seconds=slot.seconds,
                 ),
             )
+
+    @staticmethod
+    @torch.inference_mode()
+    def _following(slot: _Slot) -> NDArray[np.float64]:
+        """Log-probabilities (nats) of the ids that a feed asks about as the next one."""
+        assert isinstance(slot.request, Feed)
+        if not slot.request.following:
+            return np.zeros(0)
+        assert slot.logits is not None
+        every = torch.log_softmax(slot.logits.float(), dim=-1)
+        found: NDArray[np.float64] = every[list(slot.request.following)].double().cpu().numpy()
+        return found
 
     def _advance(self, slot: _Slot, reply: Any) -> None:
         """Hand the reply over and take the next request that needs the model; an impossible one is thrown back."""

@@ -19,13 +19,15 @@ class Feed:
 
     The first `shared` ids are the same in many conversations and are encoded once for all of them (only
     honoured at the start of a conversation). `score` are rising offsets, from 1 on, of ids whose log-probability
-    given all ids before them is asked for.
+    given all ids before them is asked for; `following` are ids whose log-probability as the next one after the last
+    of `ids` is.
     """
 
     ids: Sequence[int]
     keep: tuple[int, ...] = ()
     shared: int = 0
     score: tuple[int, ...] = ()
+    following: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +60,15 @@ class Fed:
     """Reply to a Feed: states (len(keep), n_layers, d_model), and the seconds spent on the conversation so far.
 
     A forward's wall time is shared among its conversations by their number of ids. `logprobs` and `entropies` (nats),
-    (len(score),) each, are those of the ids at the offsets `score`, as in a `Turn`.
+    (len(score),) each, are those of the ids at the offsets `score`, as in a `Turn`; `following`, (len(following),),
+    are log-probabilities of ids that might come next.
     """
 
     states: States
     seconds: float
     logprobs: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     entropies: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    following: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass(frozen=True, slots=True)

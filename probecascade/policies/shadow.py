@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from probecascade.episode import CONTINUE, Decision, Moment, Question, Task
+from probecascade.episode import CONTINUE, Answer, Decision, Moment, Question, Task
 from probecascade.errors import DataError, UsageError
 from probecascade.interfaces import EpisodeWatch, StoppingPolicy, Verdict
 
@@ -47,7 +47,7 @@ class Shadow:
             if decision.action == "continue":
                 return replace(decision, append="", allow=None)
             reason = f"shadow, would {decision.action}: {decision.reason}"
-            return Decision(gate=decision.gate, score=decision.score, threshold=decision.threshold, reason=reason)
+            return replace(decision, action="continue", reason=reason, append="", allow=None)
 
         return WrappedWatch(self.policy.begin(task), note)
 
@@ -124,7 +124,9 @@ class WrappedWatch:
             return self._rescued(moment, error)
         return self._drive(moment, verdict)
 
-    def _drive(self, moment: Moment, verdict: Generator[Question, str, Decision]) -> Generator[Question, str, Decision]:
+    def _drive(
+        self, moment: Moment, verdict: Generator[Question, Answer, Decision]
+    ) -> Generator[Question, Answer, Decision]:
         try:
             decision = yield from verdict
             return self._finish(moment, decision)

@@ -142,7 +142,13 @@ class ScriptedModel:
             float(len(ids)),
             np.array([self.logprob(i) for i in scored], np.float64),
             np.array([self.entropy(i) for i in scored], np.float64),
+            self._following(ids, request.following),
         )
+
+    def _following(self, ids: list[int], asked: Sequence[int]) -> NDArray[np.float64]:
+        """As `logprob`, but an id that the script would not say next is much less likely."""
+        said = next(iter(self._coming(self.decode(ids), 0)), 0) if asked else 0
+        return np.array([self.logprob(i) - (0.0 if i == said else 2.0) for i in asked], np.float64)
 
     def _states(self, prefixes: Sequence[Sequence[int]]) -> NDArray[np.float32]:
         if not prefixes:

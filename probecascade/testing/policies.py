@@ -13,6 +13,7 @@ from probecascade.episode import (
     SIGNALS,
     Action,
     ActionName,
+    Answer,
     Checkpoint,
     Decision,
     Moment,
@@ -57,7 +58,7 @@ def check_policy(make_policy: Callable[[], StoppingPolicy], d_model: int) -> Non
     """Check that policies from `make_policy` keep the contract of `StoppingPolicy` on invented episodes.
 
     `make_policy` must return a new policy at every call; states have width `d_model`. Questions of the policy are
-    answered "yes". Raises AssertionError, naming the broken promise.
+    answered "yes", or with their first choice. Raises AssertionError, naming the broken promise.
     """
     layers = list(make_policy().layers)
     whole = all(isinstance(layer, int) and layer >= 0 for layer in layers)
@@ -139,7 +140,8 @@ def _ask(watch: EpisodeWatch, moment: Moment) -> Decision:
         while True:
             expect(isinstance(question, Question), "a generator yields questions and nothing else")
             expect(bool(question.prompt) and question.max_new_tokens >= 1, "a question asks for an answer")
-            question = verdict.send("yes")
+            likely = tuple(-1.0 - rank for rank in range(len(question.choices)))
+            question = verdict.send(Answer(question.choices[0] if question.choices else "yes", likely))
     except StopIteration as stop:
         expect(isinstance(stop.value, Decision), "a generator returns a Decision")
         decision: Decision = stop.value

@@ -99,7 +99,7 @@ def test_a_chat_format_that_drops_old_turns_is_refused() -> None:
         chat_template([EXAMPLE], forgetful)
 
 
-@pytest.mark.parametrize("name", [f.name for f in fields(Template) if f.name not in ("name", "calls")])
+@pytest.mark.parametrize("name", [f.name for f in fields(Template) if f.name not in ("name", "calls", "aside")])
 def test_the_identity_changes_with_every_piece_of_text(name: str) -> None:
     template = plain_template([EXAMPLE])
     assert replace(template, **{name: getattr(template, name) + " "}).identity != template.identity
