@@ -1,0 +1,90 @@
+"""Do agents act on tool results that they judge useless? The measures of arXiv 2610.06191 over recorded episodes."""
+
+from probecascade.evaluation.judged_useless.compare import Comparison, compare_conditions, holm, paired_difference
+from probecascade.evaluation.judged_useless.contrast import (
+    BUDGET,
+    Contrast,
+    DecisionPoints,
+    Stratum,
+    decision_points,
+    delta,
+    delta_as_worded,
+    delta_measure,
+    hazard,
+    integration_index,
+    integration_measure,
+    mantel_haenszel,
+)
+from probecascade.evaluation.judged_useless.episodes import (
+    FAILURE_REGIMES,
+    SIX_REGIMES,
+    StudyEpisode,
+    StudyFile,
+    read_study,
+)
+from probecascade.evaluation.judged_useless.estimates import STUDY, Estimate, Measure
+from probecascade.evaluation.judged_useless.judging import (
+    Agreement,
+    JudgeAccuracy,
+    agreement,
+    judge_accuracy,
+    judges_agree,
+)
+from probecascade.evaluation.judged_useless.measures import (
+    COST,
+    answer_rate_after_k,
+    answer_steps,
+    mean6,
+    mean6_measure,
+    success_by_regime,
+    tool_calls,
+    utility,
+    utility_measure,
+)
+from probecascade.evaluation.judged_useless.published import Published, published_figures
+from probecascade.evaluation.judged_useless.summary import Summary, summarise
+
+__all__ = [
+    "BUDGET",
+    "COST",
+    "FAILURE_REGIMES",
+    "SIX_REGIMES",
+    "STUDY",
+    "Agreement",
+    "Comparison",
+    "Contrast",
+    "DecisionPoints",
+    "Estimate",
+    "JudgeAccuracy",
+    "Measure",
+    "Published",
+    "Stratum",
+    "StudyEpisode",
+    "StudyFile",
+    "Summary",
+    "agreement",
+    "answer_rate_after_k",
+    "answer_steps",
+    "compare_conditions",
+    "decision_points",
+    "delta",
+    "delta_as_worded",
+    "delta_measure",
+    "hazard",
+    "holm",
+    "integration_index",
+    "integration_measure",
+    "judge_accuracy",
+    "judges_agree",
+    "mantel_haenszel",
+    "mean6",
+    "mean6_measure",
+    "paired_difference",
+    "published_figures",
+    "read_study",
+    "success_by_regime",
+    "summarise",
+    "tool_calls",
+    "utility",
+    "utility_measure",
+]
