@@ -73,7 +73,8 @@ class ChatFormat:
 class Pieces:
     """Text around the moving parts of a chat: head QUESTION cue (turn between OBSERVATION again)*.
 
-    A side question stands between `aside` and `reply` after an observation. `written` has, for each tool, the text of its call before and after the argument; empty where actions are words.
+    A side question stands between `aside` and `reply` after an observation. `written` has, for each tool, the text of
+    its call before and after the argument; empty where actions are words.
     """
 
     head: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import itertools
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -242,7 +242,8 @@ class ReActAgent:
     def _weigh(self, record: EpisodeRecord, question: Question, ids: list[int]) -> Generator[Request, Any, Answer]:
         """The likeliest choice: what all have in common is fed with the question, the next id tells them apart."""
         ways = [self.model.encode(self.template.said(c) if question.as_turn else c) for c in question.choices]
-        common = len(os.path.commonprefix(ways))
+        together = itertools.takewhile(lambda column: len(set(column)) == 1, zip(*ways, strict=False))
+        common = len(list(together))
         following = tuple(way[common] for way in ways if len(way) > common)
         if len(set(following)) < len(ways):
             raise UsageError(

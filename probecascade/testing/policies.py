@@ -24,7 +24,7 @@ from probecascade.episode import (
 from probecascade.interfaces import EpisodeWatch, StoppingPolicy, Verdict
 from probecascade.testing.promises import expect
 
-Answer = Decision | Callable[[Moment], Verdict]
+Told = Decision | Callable[[Moment], Verdict]
 
 
 class RecordingPolicy:
@@ -34,7 +34,7 @@ class RecordingPolicy:
     elsewhere the episode continues.
     """
 
-    def __init__(self, layers: Sequence[int] = (), answers: Mapping[str, Answer] | None = None) -> None:
+    def __init__(self, layers: Sequence[int] = (), answers: Mapping[str, Told] | None = None) -> None:
         self.layers = layers
         self.answers = dict(answers or {})
         self.moments: dict[str, list[Moment]] = {}
