@@ -12,7 +12,7 @@ import typer
 
 from probecascade.cli.options import changed, parse_layers
 from probecascade.cli.recipes import ExtractRecipe, read_extract
-from probecascade.errors import ProbecascadeError, StoreError, UsageError
+from probecascade.errors import NothingToDoError, ProbecascadeError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from probecascade.cli.session import Session
@@ -235,6 +235,7 @@ def _extract(
         print_json(record)
     else:
         tell(record)
+    check_any_played(record)
     return None
 
 
@@ -382,6 +383,20 @@ def tell(record: dict[str, Any]) -> None:
         say(f"too little to fit yet: {record['not_yet']}")
     else:
         typer.echo(f"next: {record['next']}")
+
+
+def check_any_played(record: Mapping[str, Any]) -> None:
+    """NothingToDoError where all episodes of a run's `summary` ended in an error."""
+    if not record["errors"] or sum(record["errors"].values()) < record["episodes"]:
+        return
+    from probecascade.thresholds.promise import counted
+
+    reason, count = next(iter(record["errors"].items()))
+    raise NothingToDoError(
+        f"no episode could be played: all in {record['run']!r} ended in an error, most often ({count} of "
+        f"{counted(record['episodes'], 'episode')}) {reason!r}; mend that and extract into another folder, since "
+        "--resume would not play them again."
+    )
 
 
 def size_text(count: float) -> str:

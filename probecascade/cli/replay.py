@@ -90,7 +90,7 @@ def extract_recorded(
     recipe: ExtractRecipe, chosen: Chosen, output: Path, resume: bool, again: str, as_json: bool
 ) -> int | None:
     """Read the runs, store them and say what was stored; `again` is the command that goes on after Ctrl-C."""
-    from probecascade.cli.extract import stopped, summary, tell
+    from probecascade.cli.extract import check_any_played, stopped, summary, tell
     from probecascade.store import Run
 
     try:
@@ -103,10 +103,11 @@ def extract_recorded(
         from probecascade.cli.tables import print_json
 
         print_json(record)
-        return None
-    for line in told(record["replay"]):
-        typer.echo(line)
-    tell(record)
+    else:
+        for line in told(record["replay"]):
+            typer.echo(line)
+        tell(record)
+    check_any_played(record)
     return None
 
 

@@ -15,9 +15,10 @@ from probecascade import cli
 from probecascade.agents.react import ReActAgent
 from probecascade.cli.extract import summary
 from probecascade.environments import AtlasSettings, atlas_tasks, dump_tasks
+from probecascade.episode import Task
 from probecascade.store import Run, durable
 
-from .conftest import refused
+from .conftest import Lottery, refused
 
 Write = Callable[..., Path]
 
@@ -65,20 +66,53 @@ def test_the_summary_counts_turns_that_were_cut(
     assert record["bytes"] == sum(f.stat().st_size for f in (tmp_path / "run").rglob("*") if f.is_file())
 
 
-def test_episodes_that_end_in_an_error_are_counted_aloud(
+class Breaks(Lottery):
+    """A lottery that cannot be begun where the number is even, or anywhere."""
+
+    def __init__(self, everywhere: bool) -> None:
+        self.everywhere = everywhere
+
+    def reset(self, task: Task) -> str:
+        question = super().reset(task)
+        if self.won:
+            raise OSError("the wiki\nis down")
+        if self.everywhere:
+            raise OSError("busy")
+        return question
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_run_of_errors_alone_tells_the_commonest_and_is_no_success(
+    write_recipe: Write,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+) -> None:
+    monkeypatch.setattr("probecascade.cli.tasks.atlas_environment", lambda settings, seed: Breaks(True))
+    assert cli.main(["extract", str(write_recipe(5)), "-o", str(tmp_path / "run"), *more]) == 1
+    out, err = capsys.readouterr()
+    if more:
+        assert json.loads(out)["outcomes"] == {"error": 5}
+    else:
+        assert "no labelled episode (5 error)" in out
+        assert "too little to fit yet: the fit split holds 0 failed and 0 successful episodes" in out
+        assert "next:" not in out
+        assert "5 episodes ended in an error, without a label; the commonest (3): error: OSError" in out
+    assert err.startswith("probecascade: no episode could be played: all in ")
+    assert "most often (3 of 5 episodes) 'error: OSError: the wiki" in err
+    assert err.count("\n") == 1
+    assert len(ids(tmp_path / "run")) == 5
+
+
+def test_some_errors_are_no_failure_of_the_run(
     write_recipe: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def breaks(settings: AtlasSettings, seed: int) -> object:
-        raise_on_reset = type("Broken", (), {"tools": (), "reset": lambda self, task: 1 / 0})
-        return raise_on_reset()
-
-    monkeypatch.setattr("probecascade.cli.tasks.atlas_environment", breaks)
-    assert cli.main(["extract", str(write_recipe(2)), "-o", str(tmp_path / "run")]) == 0
-    out = capsys.readouterr().out
-    assert "no labelled episode (2 error)" in out
-    assert "too little to fit yet: the fit split holds 0 failed and 0 successful episodes" in out
-    assert "next:" not in out
-    assert "2 episodes ended in an error, without a label; the commonest (2): error: ZeroDivisionError" in out
+    monkeypatch.setattr("probecascade.cli.tasks.atlas_environment", lambda settings, seed: Breaks(False))
+    assert cli.main(["extract", str(write_recipe(4)), "-o", str(tmp_path / "run"), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["outcomes"] == {"error": 2, "failure": 2}
+    assert err == ""
 
 
 def test_limit_is_a_prefix_and_resume_plays_the_rest_once(

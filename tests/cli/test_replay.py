@@ -290,6 +290,24 @@ def test_prompts_that_do_not_fit_are_refused_together_and_errors_alone(
     assert "turn_mean:1" in again.checkpoint_names
 
 
+def test_a_replay_of_errors_alone_is_no_success(
+    write: Make,
+    command: Callable[..., list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def cramped(model: Any, run: Any, template: Any, settings: Any, limit: int) -> Any:
+        return (yield from replay(model, run, template, settings, 1))
+
+    monkeypatch.setattr("probecascade.agents.replay.replay", cramped)
+    assert cli.main([*command(write([record(n) for n in range(2)])), "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out)["outcomes"] == {"error": 2}
+    assert err.startswith("probecascade: no episode could be played: all in ")
+    assert "most often (2 of 2 episodes) 'error: the prompt takes" in err
+    assert err.count("\n") == 1
+
+
 def test_a_truth_value_is_chosen_as_the_file_writes_it(
     write: Make, command: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
