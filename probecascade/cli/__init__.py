@@ -27,6 +27,7 @@ from probecascade.cli.report import report
 from probecascade.cli.reread import reread
 from probecascade.cli.run import run
 from probecascade.cli.steer import steer
+from probecascade.cli.study import study
 from probecascade.cli.sweep import sweep
 from probecascade.cli.task_files import task_files
 from probecascade.cli.transcripts import transcripts
@@ -89,6 +90,7 @@ app.command("reread", short_help="Keep other layers of a run, without sampling a
 app.command("import", short_help="Make a run of hidden states that vLLM dumped.")(import_states)
 app.command("modes", short_help="Count how the failed episodes of a run failed.")(modes)
 app.command("triggers", short_help="Compare gates that always look with triggered ones.")(triggers)
+app.command("study", short_help="Compute a published study of stopping on episodes.")(study)
 app.command("quickstart", short_help="Extract, fit and compare on the embedded model.")(quickstart)
 
 

@@ -1,0 +1,163 @@
+"""`probecascade study`: a published study of stopping agents, computed on one's own episodes. Needs no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from probecascade.errors import UsageError
+
+if TYPE_CHECKING:
+    from probecascade.evaluation.judged_useless import Comparison, StudyEpisode, StudyFile, Summary
+
+NAMES = ("judged-useless",)
+_UNAIDED = ("none", "unaided")  # conditions that the others are compared against if nothing else is said
+
+Group = tuple[str, str, str]  # model, split, condition
+
+
+def study(
+    name: Annotated[str, typer.Argument(help="Which study: judged-useless.")],
+    episodes: Annotated[
+        Path | None, typer.Option(help="Recorded episodes: .jsonl, gzipped (.gz) or not, one object a line.")
+    ] = None,
+    k: Annotated[int, typer.Option(help="Useless verdicts in a row after which answers are counted.")] = 5,
+    budget: Annotated[int, typer.Option(help="Actions that the agent could take; the last one is left out.")] = 8,
+    cost: Annotated[float, typer.Option(help="What a tool call costs, where a right answer is worth 1.")] = 0.05,
+    against: Annotated[
+        str | None, typer.Option(help="Condition that the others are compared against; default: none or unaided.")
+    ] = None,
+    margin: Annotated[
+        float | None, typer.Option(help="How much mean6 may be lower for a condition to count as non-inferior: 0.05.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the resampling of questions.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure whether agents act on tool results that they judge useless (arXiv 2610.06191).
+
+    A line of the file is an episode: question_id, regime (clean, persistent, recover_after_1 to _3,
+    late_onset_from_3), verdicts (USELESS, USEFUL or anything else, one per observation), actions (one name per step,
+    such as search; finish is an answer) and success; optional are condition, model, split, injected (which
+    observations were failures, one per observation) and judges (verdicts of further judges by name). Files of the
+    study's public release are read as they are.
+
+    delta compares, after the same number of observations, how often the agent answers where all were judged useless
+    and where the latest was, but an earlier one was not: about 0 for an agent that stops by the clock, above 0 for
+    one that acts on its verdicts. delta_as_worded is the same with another reading of "an earlier one". mean6 is the
+    success over clean and the five failing regimes. Everything is said per model and condition, with 95 % intervals
+    from 2,000 resamples of questions, beside the published figures of other models.
+
+    Exit codes: 0 also for a file with faults, which are left out and listed; 2 for one without a usable episode.
+
+    Examples:
+
+      probecascade study judged-useless --episodes episodes.jsonl
+
+      probecascade study judged-useless --episodes episodes.jsonl.gz --against budget --margin 0.05 --json
+    """
+    if name not in NAMES:
+        raise UsageError(f"there is no study {name!r}: choose {', '.join(NAMES)}.")
+    if episodes is None:
+        raise UsageError(f"study {name} needs recorded episodes: give --episodes FILE, one JSON object a line.")
+    from probecascade.cli.study_text import text
+    from probecascade.cli.tables import print_json
+    from probecascade.evaluation import Resampling
+    from probecascade.evaluation.judged_useless import STUDY, read_study, summarise
+
+    resampling = Resampling(STUDY.confidence, STUDY.resamples, seed)
+    file = read_study(episodes)
+    groups = file.groups()
+    summaries = {group: summarise(each, k, budget, cost, resampling) for group, each in groups.items()}
+    compared = comparisons(groups, against, budget, cost, margin, resampling)
+    if as_json:
+        return print_json(record(episodes, file, summaries, compared))
+    return typer.echo(text(file, summaries, compared, k, cost))
+
+
+def comparisons(
+    groups: dict[Group, list[StudyEpisode]],
+    against: str | None,
+    budget: int,
+    cost: float,
+    margin: float | None,
+    resampling: Any,
+) -> dict[tuple[str, str], tuple[Comparison, ...]]:
+    """The comparisons of each model and split that has several conditions, and one to compare them against."""
+    from probecascade.evaluation.judged_useless import (
+        compare_conditions,
+        delta_measure,
+        mean6_measure,
+        utility_measure,
+    )
+
+    measures = (mean6_measure(), delta_measure(budget=budget), utility_measure(cost))
+    found = {}
+    for model, split in dict.fromkeys((model, split) for model, split, _ in groups):
+        conditions = {name: each for (m, s, name), each in groups.items() if (m, s) == (model, split)}
+        chosen = against if against is not None else next((name for name in _UNAIDED if name in conditions), None)
+        if chosen in conditions and len(conditions) > 1:
+            found[model, split] = compare_conditions(conditions, chosen, measures, margin, resampling)
+    wanted = f"against {against}" if against is not None else "with --margin"
+    if not found and (against is not None or margin is not None):
+        names = ", ".join(dict.fromkeys(condition or "(none named)" for _, _, condition in groups))
+        raise UsageError(
+            f"nothing can be compared {wanted}: the file's conditions are {names}; give --against one of several."
+        )
+    return found
+
+
+def record(
+    path: Path,
+    file: StudyFile,
+    summaries: dict[Group, Summary],
+    compared: dict[tuple[str, str], tuple[Comparison, ...]],
+) -> dict[str, Any]:
+    """Everything as JSON values. The measures stand per group, and at the top too where there is only one."""
+    from dataclasses import asdict
+
+    from probecascade.evaluation.judged_useless import published_figures
+    from probecascade.evaluation.judged_useless.published import SOURCE
+
+    groups = [
+        {"model": model, "split": split, "condition": condition, **_measures(summary)}
+        for (model, split, condition), summary in summaries.items()
+    ]
+    return {
+        **(_measures(next(iter(summaries.values()))) if len(summaries) == 1 else {}),
+        "path": str(path),
+        "faults": [asdict(fault) for fault in file.faults],
+        "unknown_regimes": file.unknown,
+        "groups": groups,
+        "comparisons": [
+            {"model": model, "split": split, **asdict(each)}
+            for (model, split), table in compared.items()
+            for each in table
+        ],
+        "published": {"source": SOURCE, "figures": [asdict(row) for row in published_figures(split=None)]},
+    }
+
+
+def _measures(summary: Summary) -> dict[str, Any]:
+    """The headline numbers under the study's names, and every measure with interval, n and note under `details`."""
+    from dataclasses import asdict
+
+    delta, worded = summary.delta.delta, summary.delta_as_worded.delta
+    return {
+        "delta": delta.value,
+        "delta_interval": _ends(delta.low, delta.high),
+        "delta_as_worded": worded.value,
+        "delta_as_worded_interval": _ends(worded.low, worded.high),
+        "integration_index": summary.integration_index.value,
+        "mean6": summary.mean6.value,
+        "answer_rate_after_k": summary.answer_rate_after_k.value,
+        "utility": summary.utility.value,
+        "tool_calls": summary.tool_calls.value,
+        "details": asdict(summary),
+    }
+
+
+def _ends(low: float | None, high: float | None) -> Sequence[float] | None:
+    return None if low is None or high is None else [low, high]
