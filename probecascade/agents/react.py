@@ -6,6 +6,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -176,30 +177,10 @@ class ReActAgent:
             temperature=self.settings.temperature,
             top_p=self.settings.top_p,
             rng=rng,
-            allowed=self._narrowing(before, tools) if narrowed else None,
+            allowed=_Narrowing(self, tuple(before), tuple(tools)) if narrowed else None,
             resume=resume,
         )
         record.take(turn, "turn_limit" if turn.hit_limit else stop.reason)
-
-    # Where a turn stops ------------------------------------------------------------------------------------------
-
-    def _narrowing(self, before: list[int], tools: Sequence[str]) -> Callable[[list[int]], Sequence[int] | None]:
-        """After the action's label, or the mark of a call, only the ids that spell an allowed tool can be drawn."""
-        ways = [(due, [self.model.encode(text) for text in texts]) for due, texts in self.template.choices(tools)]
-
-        def allowed(ids: list[int]) -> Sequence[int] | None:
-            everything = before + ids
-            for due, spelled in ways:
-                for tail in range(max(map(len, spelled), default=0)):
-                    head = everything[: len(everything) - tail]
-                    after = everything[len(everything) - tail :]
-                    if due(without_thinking(self.model.decode(head), self.form)):
-                        found = [s[tail] for s in spelled if len(s) > tail and s[:tail] == after]
-                        if found:
-                            return found
-            return None
-
-        return allowed
 
     # The seam ----------------------------------------------------------------------------------------------------
 
@@ -229,7 +210,7 @@ class ReActAgent:
         if question.choices:
             answer = yield from self._weigh(record, question, ids)
         else:
-            yield Feed(ids)
+            yield Feed(ids, aside=True)
             turn: Turn = yield Sample(
                 stop=lambda drawn: len(drawn) - 1 if drawn[-1] in self.end_ids else None,
                 max_tokens=question.max_new_tokens,
@@ -251,9 +232,38 @@ class ReActAgent:
                 "choose other words."
             )
         ids = ids + ways[0][:common]
-        fed: Fed = yield Feed(ids, following=following)
+        fed: Fed = yield Feed(ids, following=following, aside=True)
         record.side_tokens += len(ids)
         return Answer(question.choices[int(fed.following.argmax())], tuple(fed.following.tolist()))
+
+
+@dataclass(frozen=True)
+class _Narrowing:
+    """After the action's label, or the mark of a call, only the ids that spell an allowed tool can be drawn.
+
+    `before` are the ids of the turn so far. Equal ones narrow equal turns alike.
+    """
+
+    agent: ReActAgent
+    before: tuple[int, ...]
+    tools: tuple[str, ...]
+
+    def __call__(self, ids: list[int]) -> Sequence[int] | None:
+        agent, everything = self.agent, [*self.before, *ids]
+        for due, spelled in self._ways:
+            for tail in range(max(map(len, spelled), default=0)):
+                head = everything[: len(everything) - tail]
+                after = everything[len(everything) - tail :]
+                if due(without_thinking(agent.model.decode(head), agent.form)):
+                    found = [s[tail] for s in spelled if len(s) > tail and s[:tail] == after]
+                    if found:
+                        return found
+        return None
+
+    @cached_property
+    def _ways(self) -> list[tuple[Callable[[str], bool], list[list[int]]]]:
+        choices = self.agent.template.choices(self.tools)
+        return [(due, [self.agent.model.encode(text) for text in texts]) for due, texts in choices]
 
 
 class _Stop:

@@ -20,7 +20,7 @@ class Feed:
     The first `shared` ids are the same in many conversations and are encoded once for all of them (only
     honoured at the start of a conversation). `score` are rising offsets, from 1 on, of ids whose log-probability
     given all ids before them is asked for; `following` are ids whose log-probability as the next one after the last
-    of `ids` is.
+    of `ids` is. `aside` says that the ids will be taken back: a side question.
     """
 
     ids: Sequence[int]
@@ -28,6 +28,7 @@ class Feed:
     shared: int = 0
     score: tuple[int, ...] = ()
     following: tuple[int, ...] = ()
+    aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
