@@ -28,11 +28,14 @@ from probecascade.environments.scoring import (
     verdict_match,
 )
 from probecascade.environments.searching import Search
+from probecascade.environments.sources import BACKUP, TwoSources
 from probecascade.environments.tasks import TaskFile, dump_tasks, load_tasks, open_tasks, tasks_of
 from probecascade.environments.wiki import WikiEnvironment, WikiSettings
 from probecascade.environments.worked import worked_examples
+from probecascade.environments.worked_games import worked_games
 
 __all__ = [
+    "BACKUP",
     "F1_SUCCESS",
     "SCORES",
     "AtlasSettings",
@@ -50,6 +53,7 @@ __all__ = [
     "TaskFile",
     "TaskReport",
     "TextGameEnvironment",
+    "TwoSources",
     "WikiEnvironment",
     "WikiSettings",
     "atlas_environment",
@@ -75,4 +79,5 @@ __all__ = [
     "verdict",
     "verdict_match",
     "worked_examples",
+    "worked_games",
 ]
