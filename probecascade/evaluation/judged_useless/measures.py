@@ -148,8 +148,8 @@ def answer_rate_after_k(
         raise UsageError(f"a run of k = {k} useless verdicts was given: give at least 1, such as 5.")
     chosen = [episode for episode in episodes if episode.regime in regimes]
     reached = [(each.question_id, each.answered) for each in chosen if _longest_run(each) >= k]
-    where = regimes[0] if isinstance(regimes, tuple) and len(regimes) == 1 else "these"
-    note = f"none of {len(chosen)} episodes of the {where} regime reaches {k} useless verdicts in a row"
+    where = f"the {next(iter(regimes))} regime" if len(regimes) == 1 else "these regimes"
+    note = f"none of {len(chosen)} episodes of {where} reaches {k} useless verdicts in a row"
     return _share(reached, resampling, note)
 
 

@@ -95,6 +95,7 @@ def test_answer_rate_after_k() -> None:
     none = answer_rate_after_k(episodes, k=9)
     assert (none.value, none.n) == (None, 0)
     assert none.note == "none of 5 episodes of the persistent regime reaches 9 useless verdicts in a row"
+    assert "of 6 episodes of these regimes" in answer_rate_after_k(episodes, 9, FAILURE_REGIMES).note
     with pytest.raises(UsageError, match="k = 0"):
         answer_rate_after_k(episodes, k=0)
 
