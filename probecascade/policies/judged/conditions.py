@@ -107,7 +107,7 @@ class _Watch:
 
     def _observed(self, moment: Moment) -> Generator[Question, Answer, Decision]:
         self._count += 1
-        self._unread = moment.transcript[-1].observation_kind != "next_part"
+        self._unread = not any(step.observation_kind == "next_part" for step in moment.transcript[-1:])
         if not self._unread:
             self._runs = dict.fromkeys(self._runs, 0)
             self._latest = dict.fromkeys(self._latest, "NONE")

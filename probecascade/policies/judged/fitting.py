@@ -18,7 +18,7 @@ class FittedEvidence:
     """A fitted probe and how well it tells observations, all out of fold: each scored by a fit without its group.
 
     threshold: that of the best balanced accuracy on the out-of-fold scores, so that accuracy is slightly
-    optimistic. observations, injected, groups: what it was fitted on.
+    optimistic. rate: share of the observations that reach it. observations, injected, groups: what it was fitted on.
     """
 
     probe: FrozenProbe
@@ -26,6 +26,7 @@ class FittedEvidence:
     threshold: float
     auroc: float
     balanced_accuracy: float
+    rate: float
     observations: int
     injected: int
     groups: int
@@ -66,6 +67,7 @@ def fit_evidence_probe(run: Run, layer: int, fitter: Fitter | None = None) -> Fi
         threshold=threshold,
         auroc=fitted.auroc,
         balanced_accuracy=accuracy,
+        rate=float((fitted.out_of_fold >= threshold).mean()),
         observations=len(truth),
         injected=int(truth.sum()),
         groups=len(set(groups)),

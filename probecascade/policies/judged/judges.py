@@ -182,7 +182,7 @@ class ProbeJudge:
 
 
 class RandomJudge:
-    """A control that looks at nothing: USELESS with probability `rate`, by task and number of the observation.
+    """A control that looks at nothing: USELESS with probability `rate`, by task and round of the observation.
 
     The same for every condition and seed of a task. UsageError for a rate outside [0, 1].
     """
@@ -206,7 +206,7 @@ class _Random:
     name: str
 
     def judge(self, moment: Moment) -> Judgement:
-        digest = hashlib.sha256(f"{self.name}|{len(moment.transcript)}".encode("utf-8", "surrogatepass")).digest()
+        digest = hashlib.sha256(f"{self.name}|{moment.checkpoint.round}".encode("utf-8", "surrogatepass")).digest()
         drawn = int.from_bytes(digest[:7], "big") / 2**56
         return Judgement("USELESS" if drawn < self.rate else "USEFUL")
 

@@ -12,6 +12,7 @@ from moments import BRANN, OTHER, TASK, judgement, moment, state
 from probecascade.episode import Answer, Part, Question, Task
 from probecascade.errors import UsageError
 from probecascade.policies.judged import (
+    CONDITIONS,
     WORDS,
     Enforced,
     EvidenceJudge,
@@ -22,6 +23,7 @@ from probecascade.policies.judged import (
     RandomJudge,
     SideQuestionJudge,
     ThoughtReader,
+    condition,
 )
 from probecascade.testing import check_policy
 
@@ -62,6 +64,21 @@ def test_every_judge_keeps_the_contract(name: str) -> None:
     hidden_truth = replace(seen, transcript=tuple(replace(s, injected="unrelated") for s in seen.transcript))
     assert repr(judgement(judge, hidden_truth, answer)) == repr(first)
     check_policy(lambda: Judged(Enforced(1), JUDGES[name](), beliefs=True), 4)
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+@pytest.mark.parametrize("judge", ["lexical", "thought"])
+def test_every_condition_is_a_policy(name: str, judge: str) -> None:
+    check_policy(lambda: condition(name, JUDGES[judge](), [RandomJudge(0.5)], k=1), 4)
+
+
+def test_conditions_that_do_not_exist_or_make_no_sense_are_refused() -> None:
+    with pytest.raises(UsageError, match="the condition 'prayer' is unknown: choose from none, permit"):
+        condition("prayer")
+    with pytest.raises(UsageError, match="give 1 or more"):
+        condition("enforced", k=0)
+    with pytest.raises(UsageError, match="give each a name of its own"):
+        condition("none", RandomJudge(0.5), [RandomJudge(0.2)])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from made_runs import HEADER, LAYERS, WIDTH, make_episode
 
-from probecascade.episode import Episode, Recording
+from probecascade.episode import Decision, Episode, Recording
 from probecascade.errors import DataError, StoreError, UsageError
 from probecascade.policies.judged import best_cut, evidence_log, fit_evidence_probe, judges_of, tune_k, useless_rate
 from probecascade.probes import LogisticFitter
@@ -47,6 +47,17 @@ def test_a_log_has_one_entry_for_every_observation() -> None:
     assert judges_of(episode) == ("side", "thought")
     steps = tuple(replace(step, injected="unrelated" if step.round == 3 else "") for step in episode.steps)
     assert evidence_log(replace(episode, steps=steps), "side").injected == (False, False, True)
+
+
+def test_a_log_outlives_the_store(tmp_path: Path) -> None:
+    notes = {"observation:1": said("USELESS", 1, score=0.5), "observation:2": said("USEFUL", 0)}
+    decision = Decision("answer", "observation:2", 1.0, 1.0, "1 useless observation", notes=notes["observation:2"])
+    episode = replace(judged(notes), decision=decision)
+    with RunWriter(tmp_path / "run", HEADER, layers=LAYERS, d_model=WIDTH, dtype="float32") as writer:
+        writer.add(Recording(episode, np.zeros((len(episode.checkpoints), len(LAYERS), WIDTH), np.float32)))
+    stored = Run.open(tmp_path / "run").episode(0)
+    assert repr(evidence_log(stored, "side")) == repr(evidence_log(episode, "side"))
+    assert stored.decision == decision
 
 
 def test_notes_of_other_policies_are_none_of_a_judge() -> None:
