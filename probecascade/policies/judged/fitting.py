@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from probecascade.episode import Step
 from probecascade.errors import DataError
 from probecascade.policies.judged.judges import ProbeJudge
 from probecascade.policies.judged.log import best_cut
@@ -40,19 +42,22 @@ def fit_evidence_probe(run: Run, layer: int, fitter: Fitter | None = None) -> Fi
     """Fit on the states of one layer at all `observation` checkpoints of a run; see `ProbeJudge`.
 
     The label is whether the observation was a failure injected in the place of what the tool found; the groups are
-    those of the tasks, so regimes of a task stay together. The usual fitter balances the classes. DataError for a run
-    without observations of both kinds, StoreError for a layer that is not stored.
+    those of the tasks, so regimes of a task stay together. Left out is what no tool said: the refusal of an invalid
+    action and the next question of a task. The usual fitter balances the classes. DataError for a run without
+    observations of both kinds, StoreError for a layer that is not stored.
     """
     names = [name for name in run.checkpoint_names if name.startswith("observation:")]
     if not names:
         raise DataError("the run keeps no states at observations: record the checkpoints observation too.")
-    injected = [{step.round: bool(step.injected) for step in run.episode(index).steps} for index in range(len(run))]
+    injected = [_told(run.episode(index).steps) for index in range(len(run))]
     states, labels, groups = [], [], []
     for name in names:
         rows = run.rows(name)
-        states.append(run.states(name, layer))
-        labels += [injected[e][int(r)] for e, r in zip(rows.episode, rows.round, strict=True)]
-        groups += run.episodes.group[rows.episode].tolist()
+        found = [injected[e].get(int(r)) for e, r in zip(rows.episode, rows.round, strict=True)]
+        use = np.array([label is not None for label in found], np.bool_)
+        states.append(run.states(name, layer)[use])
+        labels += [label for label in found if label is not None]
+        groups += run.episodes.group[rows.episode[use]].tolist()
     truth = np.array(labels, np.bool_)
     if not truth.any() or truth.all():
         raise DataError(
@@ -72,3 +77,8 @@ def fit_evidence_probe(run: Run, layer: int, fitter: Fitter | None = None) -> Fi
         injected=int(truth.sum()),
         groups=len(set(groups)),
     )
+
+
+def _told(steps: Sequence[Step]) -> dict[int, bool]:
+    """Whether what a tool said in a round was an injected failure, by round."""
+    return {s.round: bool(s.injected) for s in steps if s.observation_kind not in ("invalid", "next_part")}

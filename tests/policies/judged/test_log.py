@@ -98,7 +98,7 @@ def failing_run(path: Path, *, injected: float, kinds: str = "") -> Run:
     """Layer 2 tells an injected failure at its observation; layer 0 says nothing."""
     rng = np.random.default_rng(0)
     with RunWriter(path, HEADER, layers=LAYERS, d_model=WIDTH, dtype="float32") as writer:
-        for g in range(40):
+        for g in range(80):
             episode = make_episode(f"task-{g}", f"group-{g // 2}", failed=bool(g % 2), rounds=4)
             strikes = {r: rng.random() < injected for r in range(1, 5)}
             steps = tuple(replace(s, injected="unrelated" if strikes[s.round] else "") for s in episode.steps)
@@ -115,9 +115,9 @@ def test_a_probe_learns_planted_failures_where_they_are(tmp_path: Path) -> None:
     run = failing_run(tmp_path / "run", injected=0.5)
     fitter = LogisticFitter(strengths=(0.01, 0.1), folds=3)
     fitted, blind = (fit_evidence_probe(run, layer, fitter) for layer in (2, 0))
-    assert fitted.observations == 120
-    assert fitted.groups == 20
-    assert 30 < fitted.injected < 90
+    assert fitted.observations == 160  # round 2 of each episode asks the next question
+    assert fitted.groups == 40
+    assert 50 < fitted.injected < 110
     assert fitted.balanced_accuracy > 0.97
     assert fitted.auroc > 0.99
     assert blind.auroc < 0.65
@@ -126,7 +126,7 @@ def test_a_probe_learns_planted_failures_where_they_are(tmp_path: Path) -> None:
 
 
 def test_runs_that_teach_nothing_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="of the run's 120 observations 0 are injected"):
+    with pytest.raises(DataError, match="of the run's 160 observations 0 are injected"):
         fit_evidence_probe(failing_run(tmp_path / "clean", injected=0.0), 2)
     with pytest.raises(DataError, match="keeps no states at observations"):
         fit_evidence_probe(failing_run(tmp_path / "actions", injected=0.5, kinds="action"), 2)
