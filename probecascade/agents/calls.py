@@ -30,7 +30,9 @@ _DESCRIPTIONS = {
     "search": "Read the entry of that title.",
     "lookup": "Read the next sentence with that keyword in the entry found last.",
     "finish": "Submit the answer and end the task.",
+    "do": "Carry out that command.",
 }
+_GIVING_UP = "Give the task up."
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ class Tool:
         """The tool as chat templates are told of it."""
         text = {"type": "string", "description": f"The {self.argument}."}
         parameters = {"type": "object", "properties": {self.argument: text}, "required": [self.argument]}
-        described = _DESCRIPTIONS.get(self.name, f"Use {self.name}.")
+        given_up = (self.name, self.argument) == ("finish", "reason")
+        described = _GIVING_UP if given_up else _DESCRIPTIONS.get(self.name, f"Use {self.name}.")
         return {
             "type": "function",
             "function": {"name": self.name, "description": described, "parameters": parameters},

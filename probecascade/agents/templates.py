@@ -15,6 +15,7 @@ from probecascade.agents.calls import Choices, named_calls, tools_of
 from probecascade.agents.chat import OBSERVED, Dialogue, Render, spelled_turn
 from probecascade.agents.parser import Actions, Form, opens_thinking
 from probecascade.environments.examples import Example
+from probecascade.environments.games import TextGameEnvironment
 from probecascade.episode import Observation, Question
 
 USAGE = "Search[title] or Finish[answer]"
@@ -57,6 +58,32 @@ WORDINGS: Mapping[str, Wording] = {
     ),
 }
 """Wordings by name. The engine keeps the encoded heads of four at a time."""
+
+_GAME = TextGameEnvironment.usage
+
+GAME_WORDINGS: Mapping[str, Wording] = {
+    "plain": Wording(
+        f"Do the tasks. Think, then use one action at a time: {_GAME}.\n\n",
+        "Task",
+        "Do the tasks. Think, then call one tool at a time.",
+    ),
+    "terse": Wording(f"One action at a time: {_GAME}.\n\n", "T", "One tool call at a time."),
+    "polite": Wording(
+        f"Hello! I would be grateful for your help with some tasks. Please think first, and then kindly use exactly "
+        f"one action: {_GAME}, where Finish gives the task up. Thank you!\n\n",
+        "Please do",
+        "Hello! I would be grateful for your help with some tasks. Please think first, and then kindly call exactly "
+        "one of the tools; finish gives the task up. Thank you!",
+    ),
+    "formal": Wording(
+        f"Rules: (1) Each step states a thought and then takes one action. (2) The actions are {_GAME}: the first "
+        "carries out a command, the second gives the task up. (3) A task ends when it is done.\n\n",
+        "Assignment",
+        "Rules: (1) Each step states a thought and then calls one tool. (2) A task ends when it is done; finish gives "
+        "it up.",
+    ),
+}
+"""The same for tasks that are done by commands, as text games are."""
 
 WATCHED = "An agent works on a task: it thinks, acts, and reads what its tools answer."
 """What an observing model is told before a recorded run: nothing about the tools, which each agent has of its own."""
@@ -122,9 +149,14 @@ class Template:
         return self.question if observation.kind == "next_part" else self.observation
 
 
+def _wording(name: str, usage: str) -> Wording:
+    """What is said in a wording to an agent that has these tools."""
+    return (GAME_WORDINGS if usage == _GAME else WORDINGS)[name]
+
+
 def _instruction(said: Wording, usage: str) -> str:
     """The instruction with the tools that there are; a wording with sentences of its own gets one more."""
-    if usage == USAGE or USAGE in said.instruction:
+    if usage in (USAGE, _GAME) or USAGE in said.instruction:
         return said.instruction.replace(USAGE, usage)
     return f"{said.instruction.rstrip()} The actions are {usage}.\n\n"
 
@@ -147,7 +179,7 @@ def plain_template(examples: Sequence[Example], wording: str = "plain", usage: s
 
     `wording` is a key of `WORDINGS`; `usage` names the tools of the environment where they are not the usual two.
     """
-    said = WORDINGS[wording]
+    said = _wording(wording, usage)
     return Template(
         name="plain",
         head=_instruction(said, usage) + _worked(examples, said.label) + "\n",
@@ -174,7 +206,7 @@ def chat_dialogue(
     examples: Sequence[Example], render: Render, wording: str = "plain", usage: str = USAGE, actions: Actions = "react"
 ) -> Dialogue:
     """How an agent's episode is told in messages that this chat format agrees to. Raises as `chat_template` does."""
-    said = WORDINGS[wording]
+    said = _wording(wording, usage)
     if actions == "react":
         system = _instruction(said, usage) + "Worked examples:\n\n" + _worked(examples, said.label).strip()
         return Dialogue(system, said.label, OPENING).fitted(render)

@@ -187,7 +187,7 @@ def _episode(run: Run, index: int, cascade: Cascade | None, as_json: bool) -> No
     )
     typer.echo("")
     if question is not None:
-        tell(f"Question: {question}")
+        tell(f"{_asked(episode)}: {question}")
     for step in episode.steps:
         mark = "  <- doomed here" if step.round == episode.doomed_round else ""
         tell(f"[{step.round}]{step.text.rstrip()}{mark}")
@@ -201,6 +201,10 @@ def _episode(run: Run, index: int, cascade: Cascade | None, as_json: bool) -> No
     typer.echo(_signals_table(episode))
     if cascade is not None:
         typer.echo(f"aborted at {stop}" if stop else "no gate fires")
+
+
+def _asked(episode: Episode) -> str:
+    return "Goal" if "game" in episode.attributes else "Question"
 
 
 def _first_question(run: Run, episode: Episode) -> str | None:

@@ -36,9 +36,10 @@ class ModelSection:
 class TasksSection:
     """`[tasks]`: what the agent is asked to do. A path is seen from the current folder.
 
-    `groups` takes the first so many groups (None: all), `repeats` is the number of episodes per task, `pages` is a
-    file of pages for tasks that name them or have none. The keys from `seed` on shape the generated set `atlas` and
-    are refused beside a file; None leaves the set's default.
+    `set` is `atlas`, a file of tasks, or a folder of text games (ALFWorld's, TextWorld's; extra `games`), which are
+    taken in an order that mixes their kinds. `groups` takes the first so many groups (None: all), `repeats` is the
+    number of episodes per task, `pages` is a file of pages for tasks that name them or have none. The keys from `seed`
+    on shape the generated set `atlas` and are refused beside a file; None leaves the set's default.
     """
 
     set: str = "atlas"
@@ -64,6 +65,8 @@ class TasksSection:
 @dataclass(frozen=True, slots=True)
 class EnvironmentSection:
     """`[environment]`: `flakiness` is the share of first searches that fail and work on a second try.
+
+    Text games are not searched: they take `failures` of a kind that needs no pages, and refuse the other keys.
 
     The other keys are those of `environments.WikiSettings`: how a page is found, whether there is a lookup, how an
     answer is scored and from which reward on it counts as right, and how many sentences of a page a search shows. None
@@ -107,10 +110,10 @@ class AgentSection:
     """`[agent]`: how the model is asked and how far it may go.
 
     `actions` are words of the model ("Action: Search[Ada]"), or its native tool calls, which need its chat template.
-    `max_rounds` is 20 unless said, 8 for tasks of public sets. Token limits count generated tokens of a turn, and
-    generated and observed tokens of an episode. `slots` is the number of episodes that are live at once. `seed` is
-    that of the sampling. Of several `wordings` of the prompt (None: the plain one) and several temperatures each
-    episode gets one of each, by a hash of its task and seed.
+    `max_rounds` is 20 unless said, 8 for tasks of public sets, 50 for text games, which end after as many commands.
+    Token limits count generated tokens of a turn, and generated and observed tokens of an episode. `slots` is the
+    number of episodes that are live at once. `seed` is that of the sampling. Of several `wordings` of the prompt
+    (None: the plain one) and several temperatures each episode gets one of each, by a hash of its task and seed.
     """
 
     template: Literal["plain", "chat"] = "plain"

@@ -25,6 +25,7 @@ from probecascade.agents.rewrites import rewrites
 from probecascade.agents.templates import Template, chat_dialogue, chat_pieces, plain_template
 from probecascade.cli.recipes import ExtractRecipe, plain
 from probecascade.cli.tasks import TaskSet, task_set
+from probecascade.environments.game_files import games_digest
 from probecascade.episode import Recording, Task
 from probecascade.errors import CascadeError, UsageError
 from probecascade.interfaces import StoppingPolicy
@@ -225,7 +226,7 @@ def _capacity(recipe: ExtractRecipe, tasks: TaskSet, template: Template, loaded:
     tokenizer: Any = loaded.tokenizer
     prompt = tokenizer(template.head + template.first + longest + template.cue, add_special_tokens=False)
     agent = recipe.agent
-    wanted = len(prompt.input_ids) + agent.max_episode_tokens + agent.max_turn_tokens + _MARGIN
+    wanted = len(prompt.input_ids) + tasks.longest_opening + agent.max_episode_tokens + agent.max_turn_tokens + _MARGIN
     limit = getattr(text_config(loaded.model), "max_position_embeddings", None)
     if limit and wanted > limit:
         raise UsageError(
@@ -274,9 +275,15 @@ def _described(recipe: ExtractRecipe, templates: Mapping[str, Template]) -> dict
 
 
 def tasks_file(recipe: ExtractRecipe) -> dict[str, Any]:
-    """The header's `files` of a recipe whose tasks (and pages) are in files: a resumed run must find them unchanged."""
+    """The header's `files` of a recipe whose tasks (and pages) are in files: a resumed run must find them unchanged.
+
+    A folder of games counts as one file.
+    """
     named = {"tasks": recipe.tasks.set, "pages": recipe.tasks.pages}
     files = {what: described_file(Path(path)) for what, path in named.items() if path and Path(path).is_file()}
+    folder = Path(recipe.tasks.set)
+    if folder.is_dir() and recipe.tasks.set != "atlas":
+        files["tasks"] = {"name": folder.name, "sha256": games_digest(folder)}
     return {"files": files} if files else {}
 
 

@@ -15,19 +15,24 @@ _LISTED = 20  # faults that are printed; --json has all
 
 
 def task_files(
-    file: Annotated[Path, typer.Argument(help="A file of tasks (or of pages): JSON lines, a JSON array or CSV; .gz.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A file of tasks (or of pages): JSON lines, a JSON array or CSV; .gz; or a folder of games."
+        ),
+    ],
     pages: Annotated[
         Path | None,
         typer.Option(help="A file of wiki pages for tasks that name them (FEVER) or have none (Bamboogle)."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with every fault.")] = False,
 ) -> None:
-    """Say what a task file holds, and what is wrong with it, before anything runs.
+    """Say what a task file or a folder of text games holds, and what is wrong with it, before anything runs.
 
     Read are the official files of HotpotQA (distractor and fullwiki, also in Hugging Face's columns), FEVER,
     2WikiMultiHopQA, MuSiQue, StrategyQA and Bamboogle, the project's own task files, and JSON lines of your own with
     question, answer and paragraphs. The layout is told by the records, not by the file's name. A record that makes no
-    task and one that is doubtful are listed with their lines.
+    task and one that is doubtful are listed with their lines. Of a folder the games of ALFWorld and TextWorld are read.
 
     Examples:
 
@@ -36,6 +41,8 @@ def task_files(
       probecascade tasks fever.jsonl.gz --pages fever_pages.jsonl.gz
 
       probecascade tasks mine.jsonl --json
+
+      probecascade tasks games/
     """
     from probecascade.cli.tables import print_json
     from probecascade.environments import describe_tasks
@@ -49,14 +56,16 @@ def task_files(
 def _tell(report: TaskReport) -> None:
     from probecascade.cli.tables import say
 
-    counted = f"{report.records} records"
+    games = report.games
+    records = "games" if games else "records"
+    counted = f"{report.records} {records}"
     if report.format != "pages":
         counted += f", {report.tasks} tasks of {len(report.groups)} groups"
     say(f"{report.format}{f' ({report.setting})' if report.setting else ''}: {counted}")
     for name, counter in (("type", report.types), ("level", report.levels), ("answer", report.answers)):
         if counter:
             say(f"{name:<8}{_shares(counter)}")
-    if report.tasks:
+    if report.tasks and not games:
         say(_pages(report))
     if report.gold_pages:
         say(f"gold    pages at hand: {', '.join(f'{how} in {n}' for how, n in report.gold_pages.most_common())}")
@@ -66,9 +75,9 @@ def _tell(report: TaskReport) -> None:
             "which are read as characters"
         )
     useless = report.records - report.tasks if report.format != "pages" else 0
-    say(f"faults  {len(report.faults) or 'none'}{f'; {useless} records make no task' if useless else ''}")
+    say(f"faults  {len(report.faults) or 'none'}{f'; {useless} {records} make no task' if useless else ''}")
     for fault in report.faults[:_LISTED]:
-        say(f"  line {fault.line}, record {fault.record}: {fault.problem}")
+        say(f"  {'' if games else f'line {fault.line}, record '}{fault.record}: {fault.problem}")
     if len(report.faults) > _LISTED:
         say(f"  and {len(report.faults) - _LISTED} more: --json lists them all")
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from probecascade.cli.recipes import EnvironmentSection, ExtractRecipe, TasksSection
@@ -17,22 +19,28 @@ from probecascade.environments import (
     Failure,
     FlakyEnvironment,
     PagePool,
+    TextGameEnvironment,
     WikiEnvironment,
     WikiSettings,
     atlas_environment,
     atlas_examples,
     atlas_task,
+    game_tasks,
     open_tasks,
     played_as,
     shown_by,
     tasks_of,
     worked_examples,
+    worked_games,
 )
+from probecascade.environments.games import STEPS, check_games_extra
 from probecascade.episode import Task
 from probecascade.errors import NothingToDoError, UsageError
 from probecascade.interfaces import Environment
 
 _ROUNDS, _PUBLIC_ROUNDS = 20, 8  # rounds of an episode unless the recipe says: own tasks, those of public sets
+_OF_A_WIKI = ("search", "lookup", "score", "success_reward", "sentences")
+_SCENE = 512  # tokens: a kitchen of ALFWorld with its forty things takes some 250, a room of TextWorld 200
 _FRESH = 2000  # tasks beyond a recipe's that are looked through, since a generated world has no end
 
 
@@ -69,7 +77,7 @@ class TaskSet:
     """
 
     tasks: tuple[Task, ...]
-    settings: AtlasSettings
+    settings: AtlasSettings = field(default_factory=AtlasSettings)
     beyond: tuple[Task, ...] | None = field(default=())  # later tasks of a file; None: the world has no end
     wiki: WikiSettings = field(default_factory=WikiSettings)
     public: bool = False
@@ -80,6 +88,16 @@ class TaskSet:
     def usage(self) -> str:
         """The tools of the tasks as an instruction names them, such as "Search[title] or Finish[answer]"."""
         return WikiEnvironment.of(self.wiki).usage
+
+    @property
+    def usual_rounds(self) -> int:
+        """Rounds of an episode unless the recipe says."""
+        return _PUBLIC_ROUNDS if self.public else _ROUNDS
+
+    @property
+    def longest_opening(self) -> int:
+        """Tokens at most that an environment says at first beside the words of the task."""
+        return 0
 
     def environment(self, task: Task, seed: int) -> Environment:
         """A new environment for one episode of a task."""
@@ -135,10 +153,38 @@ class TaskSet:
         return iter(self.beyond)
 
 
+@dataclass(frozen=True)
+class GameSet(TaskSet):
+    """Text games below `folder`; an episode may take as many commands as it has rounds."""
+
+    folder: Path = Path()
+
+    @property
+    def usage(self) -> str:
+        return TextGameEnvironment.usage
+
+    @property
+    def usual_rounds(self) -> int:
+        return STEPS
+
+    @property
+    def longest_opening(self) -> int:
+        return _SCENE
+
+    def _working(self, seed: int) -> Environment:
+        return TextGameEnvironment(self.folder, self.max_rounds)
+
+    def examples(self) -> tuple[Example, ...]:
+        return worked_games(self.folder, self.tasks)
+
+
 def task_set(recipe: ExtractRecipe) -> TaskSet:
-    """Make or read the tasks of a recipe. UsageError or DataError for a file that cannot be read."""
+    """Make or read the tasks of a recipe. UsageError or DataError for a file that cannot be read, and for games
+    without their extra."""
     chosen = _tasks(recipe.tasks, recipe.environment)
-    rounds = recipe.agent.max_rounds or (_PUBLIC_ROUNDS if chosen.public else _ROUNDS)
+    if isinstance(chosen, GameSet):
+        check_games_extra()
+    rounds = recipe.agent.max_rounds or chosen.usual_rounds
     return dataclasses.replace(chosen, max_rounds=rounds, failing=_failing(chosen, recipe.environment))
 
 
@@ -165,25 +211,44 @@ def _tasks(chosen: TasksSection, environment: EnvironmentSection) -> TaskSet:
         settings = _atlas_settings(chosen, environment.flakiness)
         wiki = _wiki(WikiSettings(), environment)
         return TaskSet(tuple(atlas_task(settings, g) for g in range(settings.groups)), settings, None, wiki)
+    if chosen.set.endswith("/") or Path(chosen.set).is_dir():
+        return _games(chosen, environment)
     file = open_tasks(chosen.set, chosen.pages)
     loaded = tasks_of(file)
     layout = played_as(file.layout, loaded)
-    groups = list(dict.fromkeys(task.group for task in loaded))
-    taken = set(groups[: chosen.groups])
+    taken, beyond = _divided(loaded, chosen.groups)
     parts = min(2, max(len(task.parts) for task in loaded))
-    return TaskSet(
-        tuple(task for task in loaded if task.group in taken),
-        AtlasSettings(parts=parts, flakiness=environment.flakiness),
-        tuple(task for task in loaded if task.group not in taken),
-        _wiki(layout.settings, environment),
-        public=layout.read is not None,
-    )
+    settings = AtlasSettings(parts=parts, flakiness=environment.flakiness)
+    return TaskSet(taken, settings, beyond, _wiki(layout.settings, environment), public=layout.read is not None)
+
+
+def _games(chosen: TasksSection, environment: EnvironmentSection) -> GameSet:
+    """The games below a folder. UsageError for settings of a wiki, since they have none."""
+    given = [key for key in _OF_A_WIKI if getattr(environment, key) is not None]
+    given += ["flakiness"] * bool(environment.flakiness) + ["pages"] * (chosen.pages is not None)
+    if given:
+        raise UsageError(
+            f"{given[0]} is about searching a wiki, and {chosen.set!r} is a folder of games: drop it (failures with "
+            'failure_kind = "tool_error", "empty" or "stale" can be had)'
+        )
+    taken, beyond = _divided(sorted(game_tasks(chosen.set), key=_mixed), chosen.groups)
+    return GameSet(taken, beyond=beyond, folder=Path(chosen.set))
+
+
+def _mixed(task: Task) -> bytes:
+    """Puts groups into an order that does not depend on their names, for these begin with the kind of a game."""
+    return hashlib.sha256(task.group.encode("utf-8", "surrogateescape")).digest()
+
+
+def _divided(tasks: Sequence[Task], groups: int | None) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
+    """The tasks of the first so many groups (None: all), and those of the others."""
+    taken = set(list(dict.fromkeys(task.group for task in tasks))[:groups])
+    return tuple(t for t in tasks if t.group in taken), tuple(t for t in tasks if t.group not in taken)
 
 
 def _wiki(settings: WikiSettings, environment: EnvironmentSection) -> WikiSettings:
     """The settings that suit the tasks, changed as the recipe says; a score brings the reward that suits it."""
-    keys = ("search", "lookup", "score", "success_reward", "sentences")
-    given = {key: value for key in keys if (value := getattr(environment, key)) is not None}
+    given = {key: value for key in _OF_A_WIKI if (value := getattr(environment, key)) is not None}
     if "score" in given:
         given.setdefault("success_reward", F1_SUCCESS if given["score"] in ("f1", "set-f1") else 1.0)
     return dataclasses.replace(settings, **given)

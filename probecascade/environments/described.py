@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from probecascade.environments.game_files import ALFWORLD_SUFFIX, game_paths, game_task
 from probecascade.environments.pages import Notes, page_of
 from probecascade.environments.reading import Record, read_records
 from probecascade.environments.tasks import Entry, TaskFile, open_tasks
@@ -18,6 +19,9 @@ from probecascade.errors import DataError
 
 FULLWIKI_SHARE = 0.25
 """Share of records that lack a gold page from which on that is how the set is made: pages were retrieved, not given."""
+
+ALFWORLD, TEXTWORLD = "alfworld", "textworld"
+"""The formats of folders of text games; a folder that holds both has both, with a comma."""
 
 PAGES = "pages"
 """The format of a file that holds pages of a wiki and no tasks."""
@@ -56,6 +60,11 @@ class TaskReport:
     entities: int = 0
     faults: list[Fault] = field(default_factory=list)
 
+    @property
+    def games(self) -> bool:
+        """Whether the records are text games."""
+        return {ALFWORLD, TEXTWORLD}.issuperset(self.format.split(", "))
+
     def record(self) -> dict[str, Any]:
         """The report as plain values."""
         return {
@@ -79,8 +88,11 @@ class TaskReport:
 def describe_tasks(path: str | os.PathLike[str], pages: str | os.PathLike[str] | None = None) -> TaskReport:
     """Read a task file (or, without tasks, a file of pages) to its end and say what it holds.
 
-    Raises UsageError and DataError as `open_tasks` does; what is wrong with single records is in the report.
+    Of a folder the records are the games below it, each a file of one line. Raises UsageError and DataError as
+    `open_tasks` does, DataError for a folder without games; what is wrong with single records is in the report.
     """
+    if Path(path).is_dir():
+        return _described_games(Path(path))
     if pages is None and _holds_pages(path):
         return _described_pages(path)
     return _described(open_tasks(path, pages))
@@ -172,6 +184,32 @@ def _described_pages(path: str | os.PathLike[str]) -> TaskReport:
         report.entities += notes.entities
     if not seen:
         raise DataError(f"{Path(path).name} holds no page; write one object with title and sentences a line")
+    return report
+
+
+def _described_games(root: Path) -> TaskReport:
+    report = TaskReport("")
+    formats: Counter[str] = Counter()
+    names: dict[str, Path] = {}
+    for number, path in enumerate(game_paths(root), 1):
+        report.records = number
+        formats[ALFWORLD if path.suffix == ALFWORLD_SUFFIX else TEXTWORLD] += 1
+        try:
+            task = game_task(path, root)
+            if task is None:
+                raise DataError(f"{path} is marked as not solvable and is left out")
+            if task.task_id in names:
+                raise DataError(f"{path} is called {task.task_id!r} as {names[task.task_id]} is; keep one of them")
+        except DataError as error:
+            report.faults.append(Fault(1, number, str(error)))
+            continue
+        names[task.task_id] = path
+        report.tasks += 1
+        report.groups.add(task.group)
+        report.types[str(task.attributes.get("type", "game"))] += 1
+    if not report.records:
+        raise DataError(f"there is no game to play below {root}; give a folder with {ALFWORLD_SUFFIX} or .z8 files")
+    report.format = ", ".join(sorted(formats))
     return report
 
 

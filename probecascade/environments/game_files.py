@@ -6,6 +6,7 @@ beside it, https://arxiv.org/abs/1806.11532). Nothing needs to be installed to r
 
 from __future__ import annotations
 
+import hashlib
 import json
 import lzma
 import os
@@ -86,10 +87,8 @@ def game_tasks(folder: str | os.PathLike[str]) -> list[Task]:
     if not root.is_dir():
         raise UsageError(f"there is no folder {root}; unpack the games and give their folder")
     tasks: dict[str, Task] = {}
-    for path in sorted(root.rglob("*")):
-        if path.suffix not in (ALFWORLD_SUFFIX, TEXTWORLD_SUFFIX):
-            continue
-        task = _alfworld_task(path, root) if path.suffix == ALFWORLD_SUFFIX else _textworld_task(path, root)
+    for path in game_paths(root):
+        task = game_task(path, root)
         if task is None:
             continue
         if task.task_id in tasks:
@@ -98,6 +97,38 @@ def game_tasks(folder: str | os.PathLike[str]) -> list[Task]:
     if not tasks:
         raise DataError(f"there is no game to play below {root}; give a folder with {ALFWORLD_SUFFIX} or .z8 files")
     return list(tasks.values())
+
+
+def game_paths(root: Path) -> list[Path]:
+    """The files of games below a folder, in order."""
+    return sorted(path for path in root.rglob("*") if path.suffix in (ALFWORLD_SUFFIX, TEXTWORLD_SUFFIX))
+
+
+def game_task(path: Path, root: Path) -> Task | None:
+    """The task that one game is; None if it is marked as not solvable. DataError for a damaged game."""
+    return _alfworld_task(path, root) if path.suffix == ALFWORLD_SUFFIX else _textworld_task(path, root)
+
+
+def game_file(folder: str | os.PathLike[str], task: Task) -> Path:
+    """Where the game of a task is. DataError for a task without one, or with one outside the folder."""
+    game = task.attributes.get("game")
+    if not isinstance(game, str):
+        raise DataError(f"task {task.task_id!r} names no game; make tasks with game_tasks")
+    place = PurePosixPath(game)
+    if place.is_absolute() or ".." in place.parts:
+        raise DataError(f"the game {game!r} of task {task.task_id!r} is outside the folder of games")
+    return Path(folder) / game
+
+
+def games_digest(folder: str | os.PathLike[str]) -> str:
+    """SHA-256 of all games below a folder, their places included: another one after any change."""
+    root, digest = Path(folder), hashlib.sha256()
+    for path in game_paths(root):
+        beside = [path.with_suffix(".json")] if path.suffix == TEXTWORLD_SUFFIX else []
+        for part in filter(Path.is_file, (path, *beside)):
+            content = hashlib.sha256(part.read_bytes()).hexdigest()
+            digest.update(f"{part.relative_to(root).as_posix()}\0{content}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
 
 
 def _alfworld_task(path: Path, root: Path) -> Task | None:

@@ -6,14 +6,15 @@ https://arxiv.org/abs/2010.03768. Glulx games (`.ulx`) are not played by TextWor
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import warnings
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-from probecascade.environments.game_files import ALFWORLD_SUFFIX, read_game
+from probecascade.environments.game_files import ALFWORLD_SUFFIX, game_file, read_game
 from probecascade.episode import Action, Foresight, Observation, Task
 from probecascade.errors import DataError, UsageError
 
@@ -22,6 +23,8 @@ STEPS = 50
 
 LONGEST_COMMAND = 120
 
+_EXTRA = "text games need the extra `games`: pip install 'probecascade[games]'"
+
 _STATUS = re.compile(r"\n>[^\n]*\Z|\n>\s*\Z")  # the prompt of a Z-machine and its line of room and score
 _BANNER = re.compile(r"\A-= Welcome to TextWorld[^\n]*=-\s*")
 _META = frozenset(("q", "quit", "restart", "restore", "save", "script", "transcript", "undo", "unscript", "verify"))
@@ -29,6 +32,12 @@ _META = frozenset(("q", "quit", "restart", "restore", "save", "script", "transcr
 # Engines of PDDL games that are over, to be used again: each has loaded a planner of its own, which TextWorld never
 # gives back and which crashes the end of the process once it is unloaded.
 _idle: list[Any] = []
+
+
+def check_games_extra() -> None:
+    """UsageError where the extra `games` is not installed."""
+    if not all(importlib.util.find_spec(name) for name in ("alfworld", "textworld")):
+        raise UsageError(_EXTRA)
 
 
 class TextGameEnvironment:
@@ -63,7 +72,7 @@ class TextGameEnvironment:
         cannot be played.
         """
         self._close()
-        path = self.folder / _game_of(task)
+        path = game_file(self.folder, task)
         try:
             with warnings.catch_warnings(action="ignore"):  # that the Z-machine keeps no score of unknown games
                 self._game = _open(path)
@@ -176,7 +185,7 @@ def _open(path: Path) -> Any:
         from alfworld.agents.utils.misc import Demangler
         from textworld.envs.pddl import PddlEnv
     except ImportError as error:
-        raise UsageError("text games need the extra `games`: pip install 'probecascade[games]'") from error
+        raise UsageError(_EXTRA) from error
     told = dict.fromkeys(("won", "lost", "moves", "admissible_commands"), True)
     if path.suffix != ALFWORLD_SUFFIX:
         told |= {"description": True, "objective": True}
@@ -193,13 +202,3 @@ def _said(feedback: str) -> str:
     """What a game said, without its prompt and blank lines."""
     lines = (" ".join(line.split()) for line in _STATUS.sub("", feedback).splitlines())
     return "\n".join(line for line in lines if line)
-
-
-def _game_of(task: Task) -> str:
-    game = task.attributes.get("game")
-    if not isinstance(game, str):
-        raise DataError(f"task {task.task_id!r} names no game; make tasks with game_tasks")
-    place = PurePosixPath(game)
-    if place.is_absolute() or ".." in place.parts:
-        raise DataError(f"the game {game!r} of task {task.task_id!r} is outside the folder of games")
-    return game
