@@ -34,6 +34,7 @@ from probecascade.environments import (
     worked_games,
 )
 from probecascade.environments.games import STEPS, check_games_extra
+from probecascade.environments.scoring import check_scorable
 from probecascade.episode import Task
 from probecascade.errors import NothingToDoError, UsageError
 from probecascade.interfaces import Environment
@@ -182,6 +183,7 @@ def task_set(recipe: ExtractRecipe) -> TaskSet:
     """Make or read the tasks of a recipe. UsageError or DataError for a file that cannot be read, and for games
     without their extra."""
     chosen = _tasks(recipe.tasks, recipe.environment)
+    check_scorable(itertools.chain(chosen.tasks, chosen.beyond or ()), chosen.wiki.score)
     if isinstance(chosen, GameSet):
         check_games_extra()
     rounds = recipe.agent.max_rounds or chosen.usual_rounds

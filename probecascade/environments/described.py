@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from probecascade.environments.game_files import ALFWORLD_SUFFIX, game_paths, game_task
+from probecascade.environments.layouts import played_as
 from probecascade.environments.pages import Notes, page_of
 from probecascade.environments.reading import Record, read_records
+from probecascade.environments.scoring import answer_fault
 from probecascade.environments.tasks import Entry, TaskFile, open_tasks
 from probecascade.episode import Task
 from probecascade.errors import DataError
@@ -116,6 +118,8 @@ def _described(file: TaskFile) -> TaskReport:
         report.faults += [Fault(entry.line, entry.number, problem) for problem in entry.notes.faults]
         if entry.task is not None:
             _count(report, entry.task)
+            problem = answer_fault(entry.task, played_as(file.layout, [entry.task]).settings.score)
+            report.faults += [Fault(entry.line, entry.number, problem)] if problem else []
             absent += _absent(entry, entry.task)
     if report.format.startswith("hotpotqa") and report.gold_pages:
         lacking = len({fault.record for fault in absent})

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import re
 import string
+import textwrap
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
+
+from probecascade.episode import Task
+from probecascade.errors import DataError
 
 Score = Literal["exact", "f1", "set-f1", "verdict"]
 
@@ -19,6 +23,7 @@ F1_SUCCESS = 0.6
 """F1 from which on an answer counts as right (arXiv 2610.06191)."""
 
 SUPPORTS, REFUTES, NOT_ENOUGH_INFO = "SUPPORTS", "REFUTES", "NOT ENOUGH INFO"
+_LABELS = f"{SUPPORTS}, {REFUTES} or {NOT_ENOUGH_INFO}"
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -82,6 +87,24 @@ def verdict_match(prediction: str, answers: Sequence[str]) -> bool:
     """Whether the prediction gives the label of one of the answers; see `verdict`."""
     given = verdict(prediction)
     return given != "" and any(given == verdict(answer) for answer in answers)
+
+
+def answer_fault(task: Task, score: Score) -> str:
+    """Why no prediction can be right in a part of the task under this score, as a sentence; empty where one can."""
+    if score != "verdict":
+        return ""
+    answers = (answer for part in task.parts for answer in part.answers)
+    unknown = next((answer for answer in answers if not verdict(answer)), None)
+    return "" if unknown is None else f"the answer {unknown!r} is no verdict; give {_LABELS}"
+
+
+def check_scorable(tasks: Iterable[Task], score: Score) -> None:
+    """DataError naming the first task whose answers cannot be met under this score."""
+    for task in tasks:
+        fault = answer_fault(task, score)
+        if fault:
+            asked = textwrap.shorten(task.parts[0].question, 80, placeholder=" ...")
+            raise DataError(f'task {task.task_id!r} ({asked}): {fault}, or another score than "{score}"')
 
 
 SCORES: Mapping[Score, Callable[[str, Sequence[str]], float]] = {

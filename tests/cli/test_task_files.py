@@ -201,3 +201,37 @@ def test_the_hotpotqa_recipe_runs_on_an_official_file(
         "f1",
         0.6,
     )
+
+
+def claims(*answers: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "task_id": f"c{number}", "group": f"g{number}", "attributes": {"set": "fever", "label": answer},
+            "parts": [{"question": f"Claim: city {number} is old.", "answers": [answer]}],
+        }
+        for number, answer in enumerate(answers)
+    ]  # fmt: skip
+
+
+def test_a_verdict_that_is_none_is_a_fault_of_its_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = written(tmp_path / "x.jsonl", *claims("SUPPORTS", "perhaps", "NOT ENOUGH INFO"))
+    (fault,) = described([str(file)], capsys)["faults"]
+    assert (fault["line"], fault["record"]) == (2, 2)
+    assert fault["problem"] == "the answer 'perhaps' is no verdict; give SUPPORTS, REFUTES or NOT ENOUGH INFO"
+
+
+@pytest.mark.parametrize("score", ["", "[environment]\nscore = 'verdict'\n"])
+def test_a_verdict_that_is_none_is_refused_before_the_model_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], score: str
+) -> None:
+    records = claims("SUPPORTS", "REFUTES", "perhaps")
+    if score:  # the recipe says so, and the tasks do not
+        records = [{**record, "attributes": {}} for record in records]
+    file = written(tmp_path / "x.jsonl", *records)
+    recipe = recipe_for(tmp_path, f"[model]\nname = 'none-of-that-name'\n[tasks]\nset = '{file}'\ngroups = 2\n{score}")
+    command = ["extract", str(recipe), "-o", str(tmp_path / "run")]
+    assert cli.main(command) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "task 'c2' (Claim: city 2 is old.): the answer 'perhaps' is no verdict; give SUPPORTS" in err
+    assert not (tmp_path / "run").exists()

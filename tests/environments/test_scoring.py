@@ -17,6 +17,9 @@ from probecascade.environments import (
     verdict,
     verdict_match,
 )
+from probecascade.environments.scoring import check_scorable
+from probecascade.episode import Part, Task
+from probecascade.errors import DataError
 
 
 @pytest.mark.parametrize(
@@ -118,3 +121,15 @@ def test_our_f1_is_the_recorded_one_in_every_real_run(shared: Callable[[str], Pa
         assert round(ours, 4) == record["f1"]  # it is recorded with four digits
         assert (ours >= F1_SUCCESS) == record["success_f1_06"]
         assert token_f1(record["prediction"], (record["gold"],)) == ours
+
+
+def test_answers_that_no_verdict_can_meet_are_found_before_anything_is_played() -> None:
+    def claim(number: int, *answers: str) -> Task:
+        return Task(f"c{number}", f"c{number}", (Part(f"Is claim {number} true?", answers),))
+
+    sound = [claim(0, "SUPPORTS"), claim(1, "Not enough info", "NEI"), claim(2, "refuted")]
+    check_scorable(sound, "verdict")
+    unknown = [*sound, claim(3, "SUPPORTS", "perhaps")]
+    check_scorable(unknown, "exact")
+    with pytest.raises(DataError, match=r"^task 'c3' \(Is claim 3 true\?\): the answer 'perhaps' is no verdict"):
+        check_scorable(unknown, "verdict")
