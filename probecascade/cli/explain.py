@@ -102,8 +102,12 @@ def without_direction(gate: Gate) -> str:
 
 
 def load_model(cascade: Cascade, run: Run | None, name: str | None, *, device: str, force: bool) -> LoadedModel:
-    """The model of the run's recipe, or the one that the cascade names. CascadeError where it is another."""
+    """The model of the run's recipe, or the one that the cascade names. CascadeError where it is another.
+
+    Where the states were imported from a program that is none of our backends, `force` reads with transformers.
+    """
     from probecascade.models import load
+    from probecascade.models.catalogue import BACKENDS, TRANSFORMERS
 
     fitted: Any = cascade.provenance.get("run", {}).get("model", {})
     fitted = {"model": fitted} if isinstance(fitted, str) else fitted
@@ -111,6 +115,15 @@ def load_model(cascade: Cascade, run: Run | None, name: str | None, *, device: s
     revision = None
     if name is None:
         name, revision = section.get("name", fitted.get("model")), section.get("revision", fitted.get("revision"))
+    backend = fitted.get("backend", TRANSFORMERS)
+    if backend not in BACKENDS:
+        if not force:
+            raise CascadeError(
+                f"the states that this cascade was fitted on were imported from {backend!r}, which does not run here, "
+                "and with them came token ids, but neither the model nor a transcript: to look at them through the "
+                "same weights in transformers, give --model and --force."
+            )
+        backend = TRANSFORMERS
     if name is None:
         raise UsageError("neither the run nor the cascade names its model: give --model.")
     found = load(
@@ -118,7 +131,7 @@ def load_model(cascade: Cascade, run: Run | None, name: str | None, *, device: s
         revision=revision,
         dtype=fitted.get("dtype", "float32"),
         device=device,
-        backend=fitted.get("backend", "transformers"),
+        backend=backend,
     )
     for key, value in fitted.items():
         if not force and found.identity.get(key) != value:

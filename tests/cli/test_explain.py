@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from probecascade import cli
@@ -17,6 +18,8 @@ from probecascade.cli.explain_text import coloured, explain_text, wants_colour
 from probecascade.evaluation.tokens import TokenScore
 from probecascade.policies import Cascade
 from probecascade.store import Run
+
+from .conftest import D_MODEL, refused
 
 
 @pytest.fixture(scope="module")
@@ -176,3 +179,39 @@ def test_a_probe_on_signals_has_no_direction(lottery_run: Path, capsys: pytest.C
     assert "no gate of this cascade reads hidden states" in capsys.readouterr().err
     assert cli.main(["explain", str(output), "--gate", "observation:1"]) == 2
     assert "reads signals, and a direction is one of states alone" in capsys.readouterr().err
+
+
+@pytest.fixture
+def imported(tmp_path: Path) -> tuple[Path, Path]:
+    """A run of states that another program dumped, and a cascade fitted on it."""
+    rng, lines = np.random.default_rng(0), []
+    for n in range(80):
+        states = rng.normal(size=(8, 2, D_MODEL)).astype(np.float32) + n % 2
+        np.savez(tmp_path / f"{n}.npz", hidden_states=states, token_ids=rng.integers(1, 300, 8), layers=[1, 2])
+        points = {"prompt": 3, "action:1": 5, "observation:1": 7}
+        line = {"file": f"{n}.npz", "episode_id": f"e{n}", "group": f"g{n}", "failed": n % 2 == 1}
+        lines.append(json.dumps(line | {"checkpoints": points}))
+    (tmp_path / "index.jsonl").write_text("\n".join(lines))
+    run, cascade = tmp_path / "imported", tmp_path / "cascade"
+    command = ["import", str(tmp_path / "index.jsonl"), "--model", "Qwen/some", "-o", str(run)]
+    assert cli.main(command) == 0
+    fit = ["fit", str(run), "--recall", "0.9", "--gates", "action:1", "--layers", "2"]
+    assert cli.main([*fit, "-o", str(cascade)]) == 0
+    return run, cascade
+
+
+def test_imported_states_are_shown_through_a_model_that_is_given_only(
+    imported: tuple[Path, Path], model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, cascade = imported
+    command = [str(cascade), "--run", str(run), "--episode", "e3"]
+    for more in ([], ["--model", str(model_folder)]):
+        capsys.readouterr()
+        said = refused(["explain", *command, *more], capsys)
+        assert "were imported from 'vllm', which does not run here" in said
+        assert "neither the model nor a transcript" in said
+        assert "give --model and --force" in said
+    assert "were imported from 'vllm'" in refused(["explain", *command[:3]], capsys)
+    record = explained([*command, "--model", str(model_folder), "--force"], capsys)
+    assert [token["position"] for token in record["tokens"]] == [3, 4, 5, 6, 7]
+    assert [token["checkpoints"] for token in record["tokens"]] == [["prompt"], [], ["action:1"], [], ["observation:1"]]
