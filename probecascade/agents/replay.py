@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from probecascade.agents.chat import Dialogue, Render
 from probecascade.agents.layout import LaidRound, LaidRun, lay_out
 from probecascade.agents.parser import ParsedTurn
 from probecascade.agents.react import AgentSettings
 from probecascade.agents.record import EpisodeRecord
 from probecascade.agents.recorded.records import RecordedRun
+from probecascade.agents.rewrites import rewrites
 from probecascade.agents.templates import Template
 from probecascade.episode import Action, Foresight, Observation, Outcome, Recording, Task
 from probecascade.interfaces import LanguageModel
@@ -47,6 +49,16 @@ def replay(
     outcome, reward = _ending(run)
     record.end(outcome, READ, reward)
     return record.recording()
+
+
+def recorded_rewrites(
+    opening: str, render: Render, instruction: str, template: Template, model: LanguageModel
+) -> tuple[str, ...]:
+    """What a model's chat template would do to the history of recorded runs, as `rewrites` tells it of played ones.
+
+    `template` is `recorded_chat_template(opening, render, instruction)`. Raises UsageError as `rewrites` does.
+    """
+    return rewrites(Dialogue(instruction.rstrip(), "Question", opening).fitted(render), template, render, model)
 
 
 def _ending(run: RecordedRun) -> tuple[Outcome, float]:

@@ -130,6 +130,8 @@ def read_runs(recipe: ExtractRecipe, chosen: Chosen, output: Path, resume: bool)
         "d_model": engine.d_model,
         **_described(recipe, chosen, reader.template, limit),
     }
+    if recipe.replay.template == "chat":
+        header["template_rewrites"] = _rewrites(recipe, chosen, reader)
     with RunWriter(
         output, header, layers=engine.layers, d_model=engine.d_model, dtype=capture.store_dtype, resume=resume
     ) as writer:
@@ -173,13 +175,29 @@ def _limit(recipe: ExtractRecipe, loaded: LoadedModel) -> int:
 
 
 def _template(recipe: ExtractRecipe, chosen: Chosen, loaded: LoadedModel) -> Template:
-    from probecascade.agents.templates import WATCHED, recorded_chat_template, recorded_template
+    from probecascade.agents.templates import recorded_chat_template, recorded_template
     from probecascade.cli.session import renderer, with_mark
 
-    instruction = WATCHED if recipe.replay.instruction is None else recipe.replay.instruction
+    instruction = _instruction(recipe)
     if recipe.replay.template == "chat":
         return recorded_chat_template(chosen.opening, renderer(loaded, "[replay]"), instruction)
     return with_mark(recorded_template(chosen.opening, instruction), loaded.tokenizer)
+
+
+def _instruction(recipe: ExtractRecipe) -> str:
+    from probecascade.agents.templates import WATCHED
+
+    return WATCHED if recipe.replay.instruction is None else recipe.replay.instruction
+
+
+def _rewrites(recipe: ExtractRecipe, chosen: Chosen, reader: Reader) -> list[str]:
+    """What the chat template would do to history and the reading does not, as in the header of a played run."""
+    from probecascade.agents.replay import recorded_rewrites
+    from probecascade.cli.session import renderer
+
+    chat = renderer(reader.loaded, "[replay]")
+    found = recorded_rewrites(chosen.opening, chat, _instruction(recipe), reader.template, reader.engine)
+    return [*found, *(["states today's date"] if chat.dated else [])]
 
 
 def _described(recipe: ExtractRecipe, chosen: Chosen, template: Template, limit: int) -> dict[str, Any]:
@@ -271,6 +289,12 @@ def told(record: dict[str, Any]) -> list[str]:
         f"read from {record['file']} ({record['layout']}) by {record['observer']}, at most {record['max_tokens']} "
         "tokens of a run",
     ]
+    if record["template_rewrites"]:
+        lines.append(
+            f"rendered over a whole conversation, the model's chat template {', '.join(record['template_rewrites'])}; "
+            "here it is what was recorded that was read and is stored, at the date of 1 January 2025 where one is "
+            "asked for"
+        )
     if record["truncated"]:
         lines.append(
             f"{record['truncated']} of {record['runs']} runs ({100 * record['truncated_share']:.1f} %) were longer: of "
@@ -295,6 +319,7 @@ def replay_summary(run: Run, chosen: Chosen) -> dict[str, Any]:
         "layout": header["layout"],
         "observer": run.header["model"].get("model"),
         "max_tokens": header["max_tokens"],
+        "template_rewrites": run.header.get("template_rewrites", []),
         "runs": len(run),
         "truncated": truncated,
         "truncated_share": truncated / len(run),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from probecascade.environments import AtlasSettings, atlas_tasks, dump_tasks
 from probecascade.store import Run
 
 from .conftest import refused
+from .test_chat import DATED, FAITHFUL
 
 Make = Callable[..., Path]
 
@@ -306,6 +308,57 @@ def test_a_replay_of_errors_alone_is_no_success(
     assert err.startswith("probecascade: no episode could be played: all in ")
     assert "most often (2 of 2 episodes) 'error: the prompt takes" in err
     assert err.count("\n") == 1
+
+
+FORGETTING = FAITHFUL.replace(
+    "{{ m.content }}", "{{ m.content.split('</think>')[-1] if m.role == 'assistant' else m.content }}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "found"),
+    [
+        (FAITHFUL, []),
+        (FORGETTING, ["drops earlier thinking"]),
+        (DATED, ["states today's date"]),
+    ],
+)
+def test_a_replay_says_what_the_chat_template_would_change_and_changes_nothing(
+    write: Make,
+    command: Callable[..., list[str]],
+    tmp_path: Path,
+    model_folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    template: str,
+    found: list[str],
+) -> None:
+    folder = tmp_path / "chatty"
+    shutil.copytree(model_folder, folder)
+    (folder / "chat_template.jinja").write_text(template)
+    thinking = [step(f"<think>Is it {n}?</think> So.", "search", "City", f"Page {n}.") for n in range(3)]
+    arguments = command(write([record(0, steps=thinking)]), "--template", "chat")
+    arguments[arguments.index(str(model_folder))] = str(folder)
+    assert cli.main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.count("the model's chat template") == len(found)
+    assert all(f"the model's chat template {words}; " in out for words in found)
+    run = Run.open(tmp_path / "run")
+    assert run.header["template_rewrites"] == found
+    text = cli_tokenizer(folder).decode(run.episode(0).token_ids)
+    places = [text.index(f"<think>Is it {n}?</think> So.") for n in range(3)]
+    assert places == sorted(places)
+    capsys.readouterr()
+    assert cli.main([*arguments, "--resume", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["replay"]["template_rewrites"] == found
+
+
+def test_plain_text_rewrites_nothing(
+    write: Make, command: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*command(write([record(0)])), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["replay"]["template_rewrites"] == []
+    assert "template_rewrites" not in Run.open(tmp_path / "run").header
 
 
 def test_a_truth_value_is_chosen_as_the_file_writes_it(
