@@ -73,12 +73,18 @@ def import_states(
     if kept is None:
         raise UsageError(f"{str(first.path)!r} does not say which layers it holds: add --layers, such as 9,18,27.")
     header = _header(index, entries, model, backend, blocks)
-    imported(entries[0], first)  # what is wrong from the start is told before anything is written
-    with RunWriter(
-        output, header, layers=_checked(first, kept), d_model=first.d_model, dtype=dtype or first.dtype, resume=resume
-    ) as writer:
-        for recording in _recordings([e for e in entries if e.episode_id not in writer.stored], first, kept):
-            writer.add(recording)
+    imported(entries[0], _checked(first, kept))  # what is wrong from the start is told before anything is written
+    writer = RunWriter(output, header, layers=kept, d_model=first.d_model, dtype=dtype or first.dtype, resume=resume)
+    try:
+        with writer:
+            for recording in _recordings([e for e in entries if e.episode_id not in writer.stored], first, kept):
+                writer.add(recording)
+    except DataError as error:
+        raise DataError(
+            f"{str(error).removesuffix('.')}; {len(writer.stored)} of {len(entries)} episodes are stored in "
+            f"{str(output)!r} and stay: give the same command with --resume once the dump is mended, or another folder "
+            "where the index has to change."
+        ) from error
     _tell(Run.open(output), as_json)
 
 
@@ -100,12 +106,11 @@ def _recordings(entries: list[Entry], first: Dump, layers: tuple[int, ...]) -> I
                 f"{str(dump.path)!r} has states of {dump.d_model} numbers in {dump.dtype}, and {str(first.path)!r} of "
                 f"{first.d_model} in {first.dtype}: import the dumps of one model at a time."
             )
-        _checked(dump, layers)
-        yield imported(entry, dump)
+        yield imported(entry, _checked(dump, layers))
 
 
-def _checked(dump: Dump, layers: tuple[int, ...]) -> tuple[int, ...]:
-    """The layers, which a dump must hold in number and, where it names its own, in name."""
+def _checked(dump: Dump, layers: tuple[int, ...]) -> Dump:
+    """The dump, which must hold these layers in number and, where it names its own, in name."""
     if len(layers) != dump.n_layers:
         raise DataError(f"{str(dump.path)!r} holds {dump.n_layers} layers, and {len(layers)} are named: name each.")
     if dump.layers is not None and dump.layers != layers:
@@ -113,7 +118,7 @@ def _checked(dump: Dump, layers: tuple[int, ...]) -> tuple[int, ...]:
             f"{str(dump.path)!r} says that its layers are {', '.join(map(str, dump.layers))}, and not "
             f"{', '.join(map(str, layers))}: name those."
         )
-    return layers
+    return dump
 
 
 def _header(index: Path, entries: list[Entry], model: str, backend: str, blocks: int | None) -> dict[str, Any]:

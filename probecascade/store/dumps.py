@@ -11,6 +11,7 @@ the final norm, the number of blocks included, which is our own convention.
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ from probecascade.store.schema import decode
 STATES, IDS, LAYERS = "hidden_states", "token_ids", "layers"
 _SAFETENSORS = {"F32": np.float32, "F16": np.float16, "F64": np.float64, "BF16": np.uint16}
 _INTEGERS = {"I64": np.int64, "I32": np.int32, "U32": np.uint32}
+# The last two are zipfile's, where a wrong byte asks for a version, a method or a password.
+_UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
 _STORED = {"BF16": "bfloat16", "F16": "float16", "float16": "float16"}
 
 
@@ -66,7 +69,7 @@ def read_dump(path: Path) -> Dump:
         found = _safetensors(path) if path.suffix == ".safetensors" else _npz(path)
     except FileNotFoundError as error:
         raise DataError(f"there is no dump {str(path)!r}: name files as seen from the folder of the index.") from error
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         raise DataError(f"{str(path)!r} cannot be read ({error}): dump it again.") from error
     for key in (STATES, IDS):
         if key not in found:

@@ -210,6 +210,53 @@ def test_what_else_is_refused(index: Index, tmp_path: Path, capsys: pytest.Captu
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("kind", ["safetensors", "npz", "compressed"])
+@pytest.mark.parametrize("damage", ["cut off", "changed inside"])
+def test_a_damaged_dump_loses_nothing_and_says_how_to_go_on(
+    index: Index, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, damage: str
+) -> None:
+    dumped = tmp_path / f"second.{'safetensors' if kind == 'safetensors' else 'npz'}"
+    if kind == "safetensors":
+        save_file({"hidden_states": states(1).float(), "token_ids": torch.tensor(ids(1))}, dumped)
+    else:
+        save = np.savez if kind == "npz" else np.savez_compressed
+        save(dumped, hidden_states=states(1).float(), token_ids=ids(1))
+    sound = dumped.read_bytes()
+    half = len(sound) // 3
+    kept = b"" if damage == "cut off" else bytes(255 - b for b in sound[half : half + 60]) + sound[half + 60 :]
+    if (kind, damage) == ("safetensors", "changed inside"):
+        kept = sound[half : half + 60]  # other numbers cannot be told from these ones, a shorter file can
+    first = {"file": str(tmp_path / "first.npz")}
+    np.savez(first["file"], hidden_states=states(0).float(), token_ids=ids(0))
+    command = index(first, {"file": str(dumped)}, first)
+    dumped.write_bytes(sound[:half] + kept)
+    said = refused(command, capsys)
+    assert "cannot be read" in said
+    assert f"; 1 of 3 episodes are stored in {str(tmp_path / 'run')!r} and stay: give the same command with" in said
+    assert list(Run.open(tmp_path / "run").episodes.episode_id) == ["e0"]
+    assert "1 of 3 episodes are stored" in refused([*command, "--resume"], capsys)
+    dumped.write_bytes(sound)
+    assert cli.main([*command, "--resume"]) == 0
+    run = Run.open(tmp_path / "run")
+    assert list(run.episodes.episode_id) == ["e0", "e1", "e2"]
+    np.testing.assert_array_equal(run.hidden(1), states(1).float()[list(POINTS.values())])
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "npz"])
+def test_a_damaged_first_dump_leaves_no_folder(
+    index: Index, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    command = index({"file": f"first.{kind}"})
+    target = tmp_path / "dumps" / f"first.{kind}"
+    if kind == "npz":
+        np.savez_compressed(target, hidden_states=states(0).float(), token_ids=ids(0))
+    else:
+        save_file({"hidden_states": states(0), "token_ids": torch.tensor(ids(0))}, target)
+    target.write_bytes(target.read_bytes()[:-30])
+    assert "cannot be read" in refused(command, capsys)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dumps"]
+
+
 def test_dumps_of_two_models_are_not_mixed(index: Index, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = index({}, {})
     other = {"hidden_states": states(1, torch.float16), "token_ids": torch.tensor(ids(1))}
