@@ -95,11 +95,16 @@ def _drawn(what: str, choices: Sequence[T], task: Task, seed: int) -> T:
 
 
 def open_session(
-    recipe: ExtractRecipe, *, layers: Sequence[int] | None = None, tasks: TaskSet | None = None
+    recipe: ExtractRecipe,
+    *,
+    layers: Sequence[int] | None = None,
+    tasks: TaskSet | None = None,
+    adds: Sequence[str] = (),
 ) -> Session:
     """Load the model of a recipe and make it ready to play.
 
     `layers` are kept instead of the recipe's (an empty sequence: none). `tasks` saves reading them again.
+    `adds` are texts for which an episode must have room beside its limits: what policies append or ask.
     Raises ModelError for a model that cannot be loaded or layers that it lacks, UsageError where its context
     is too short for the recipe's limits or its chat template cannot be used.
     """
@@ -125,7 +130,7 @@ def open_session(
         loaded.tokenizer,
         layers=tuple(layers),
         slots=recipe.agent.slots,
-        capacity=max(_capacity(recipe, tasks, template, loaded) for template in templates.values()),
+        capacity=max(_capacity(recipe, tasks, template, loaded, adds) for template in templates.values()),
     )
     ends = _end_ids(loaded)
     agents = {
@@ -218,7 +223,9 @@ def with_mark(template: Template, tokenizer: Any) -> Template:
     return dataclasses.replace(template, head=mark + template.head) if mark else template
 
 
-def _capacity(recipe: ExtractRecipe, tasks: TaskSet, template: Template, loaded: LoadedModel) -> int:
+def _capacity(
+    recipe: ExtractRecipe, tasks: TaskSet, template: Template, loaded: LoadedModel, adds: Sequence[str]
+) -> int:
     """Ids that a slot must hold. UsageError if the model cannot read so many."""
     from probecascade.models.hooks import text_config
 
@@ -227,6 +234,7 @@ def _capacity(recipe: ExtractRecipe, tasks: TaskSet, template: Template, loaded:
     prompt = tokenizer(template.head + template.first + longest + template.cue, add_special_tokens=False)
     agent = recipe.agent
     wanted = len(prompt.input_ids) + tasks.longest_opening + agent.max_episode_tokens + agent.max_turn_tokens + _MARGIN
+    wanted += sum(len(tokenizer(text, add_special_tokens=False).input_ids) for text in adds)
     limit = getattr(text_config(loaded.model), "max_position_embeddings", None)
     if limit and wanted > limit:
         raise UsageError(

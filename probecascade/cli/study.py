@@ -1,7 +1,8 @@
-"""`probecascade study`: a published study of stopping agents, computed on one's own episodes. Needs no model."""
+"""`probecascade study`: a published study of stopping agents, played with one's own model or read from a file."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ from probecascade.errors import UsageError
 if TYPE_CHECKING:
     from probecascade.evaluation.judged_useless import Comparison, StudyEpisode, StudyFile, Summary
 
+INTERRUPTED = 130
 NAMES = ("judged-useless",)
 _UNAIDED = ("none", "unaided")  # conditions that the others are compared against if nothing else is said
 
@@ -21,9 +23,18 @@ Group = tuple[str, str, str]  # model, split, condition
 
 def study(
     name: Annotated[str, typer.Argument(help="Which study: judged-useless.")],
+    recipe: Annotated[
+        Path | None, typer.Argument(help="What to play: a recipe such as extract/judged-useless.toml.")
+    ] = None,
     episodes: Annotated[
         Path | None, typer.Option(help="Recorded episodes: .jsonl, gzipped (.gz) or not, one object a line.")
     ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Folder of the study that is played; it must not exist yet.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the study in that folder.")] = False,
+    limit: Annotated[int | None, typer.Option(help="Play the first so many tasks of the recipe only.")] = None,
+    device: Annotated[str | None, typer.Option(help="Where to play: auto, cpu, cuda, cuda:1 ...")] = None,
     k: Annotated[int, typer.Option(help="Useless verdicts in a row after which answers are counted.")] = 5,
     budget: Annotated[int, typer.Option(help="Actions that the agent could take; the last one is left out.")] = 8,
     cost: Annotated[float, typer.Option(help="What a tool call costs, where a right answer is worth 1.")] = 0.05,
@@ -35,8 +46,12 @@ def study(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the resampling of questions.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> None:
+) -> int | None:
     """Measure whether agents act on tool results that they judge useless (arXiv 2610.06191).
+
+    With a recipe, its tasks are played under every condition of its section [study], whatever conditions have in
+    common only once; the folder then holds the episodes as such a file, and Ctrl-C keeps what was played. Or the
+    episodes come from a file.
 
     A line of the file is an episode: question_id, regime (clean, persistent, recover_after_1 to _3,
     late_onset_from_3), verdicts (USELESS, USEFUL or anything else, one per observation), actions (one name per step,
@@ -54,27 +69,62 @@ def study(
 
     Examples:
 
+      probecascade study judged-useless extract/judged-useless.toml -o studies/mine
+
       probecascade study judged-useless --episodes episodes.jsonl
 
       probecascade study judged-useless --episodes episodes.jsonl.gz --against budget --margin 0.05 --json
     """
     if name not in NAMES:
         raise UsageError(f"there is no study {name!r}: choose {', '.join(NAMES)}.")
-    if episodes is None:
-        raise UsageError(f"study {name} needs recorded episodes: give --episodes FILE, one JSON object a line.")
+    path = _file(recipe, episodes, output)
+    if recipe is None and (resume or limit is not None or device is not None):
+        option = "--resume" if resume else "--limit" if limit is not None else "--device"
+        raise UsageError(f"{option} is about playing a recipe: give one, or leave it out.")
+    learnt: dict[str, Any] | None = None
+    if recipe is not None and output is not None:
+        from probecascade.cli.study_run import EPISODES, run_study
+
+        try:
+            learnt = run_study(recipe, output, resume=resume, limit=limit, device=device)
+        except KeyboardInterrupt:
+            again = shlex.join(["probecascade", "study", name, str(recipe), "-o", str(output), "--resume"])
+            typer.echo(f"probecascade: stopped; what was played is in {output}. To go on:\n  {again}", err=True)
+            return INTERRUPTED
+        path = output / EPISODES
     from probecascade.cli.study_text import text
     from probecascade.cli.tables import print_json
     from probecascade.evaluation import Resampling
     from probecascade.evaluation.judged_useless import STUDY, read_study, summarise
 
     resampling = Resampling(STUDY.confidence, STUDY.resamples, seed)
-    file = read_study(episodes)
+    file = read_study(path)
     groups = file.groups()
     summaries = {group: summarise(each, k, budget, cost, resampling) for group, each in groups.items()}
     compared = comparisons(groups, against, budget, cost, margin, resampling)
     if as_json:
-        return print_json(record(episodes, file, summaries, compared))
-    return typer.echo(text(file, summaries, compared, k, cost))
+        told = {} if learnt is None else {"learnt": learnt}
+        print_json({**record(path, file, summaries, compared), **told})
+        return None
+    if learnt is not None:
+        from probecascade.cli.study_run import tell
+
+        tell(learnt)
+    typer.echo(text(file, summaries, compared, k, cost))
+    return None
+
+
+def _file(recipe: Path | None, episodes: Path | None, output: Path | None) -> Path:
+    """The file that is read in the end. UsageError where nothing, or too much, says what to do."""
+    if recipe is not None and episodes is not None:
+        raise UsageError("give a recipe to play or --episodes FILE to read, not both.")
+    if episodes is not None:
+        return episodes
+    if recipe is None:
+        raise UsageError("nothing says what to measure: give a recipe, or recorded episodes with --episodes FILE.")
+    if output is None:
+        raise UsageError("no folder was given for the study: add -o, such as -o studies/mine.")
+    return output
 
 
 def comparisons(

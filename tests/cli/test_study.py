@@ -170,7 +170,7 @@ def test_judges_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     ("arguments", "sentence"),
     [
         (["other", "--episodes", "FILE"], "there is no study 'other': choose judged-useless."),
-        (["judged-useless"], "needs recorded episodes: give --episodes FILE"),
+        (["judged-useless"], "give a recipe, or recorded episodes with --episodes FILE"),
         (["judged-useless", "--episodes", "missing.jsonl"], "cannot be read"),
         (["judged-useless", "--episodes", "FILE", "--k", "0"], "a run of k = 0 useless verdicts was given"),
         (["judged-useless", "--episodes", "FILE", "--budget", "4"], "a budget of 4 actions was given"),

@@ -1,0 +1,53 @@
+"""Episodes that were played here, as the study's file holds them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from probecascade.episode import Episode, transcript_text
+from probecascade.policies.judged import evidence_log, judges_of
+
+
+def played_record(episode: Episode, condition: str, judge: str, model: str) -> dict[str, Any]:
+    """One line of a file of episodes, as JSON values; `verdicts` are those of the judge of that name.
+
+    Beside what `read_study` reads there is what the episode cost: `tokens` generated and observed, `side_tokens` of
+    side questions, `seconds`; and how it ended, `transcript` included. Of one task under several conditions, shared
+    work is counted whole in each.
+    """
+    log = evidence_log(episode, judge)
+    decision = episode.decision
+    return {
+        "question_id": episode.task_id,
+        "regime": str(episode.attributes.get("failures", "clean")),
+        "condition": condition,
+        "model": model,
+        "verdicts": [_said(word) for word in log.verdicts],
+        "actions": [step.action or "invalid" for step in episode.steps],
+        "success": episode.outcome == "success",
+        "injected": list(log.injected),
+        "judges": {
+            name: [_said(word) for word in evidence_log(episode, name).verdicts]
+            for name in judges_of(episode)
+            if name != judge
+        },
+        "scores": {name: [_number(s) for s in evidence_log(episode, name).scores] for name in judges_of(episode)},
+        "outcome": episode.outcome,
+        "reason": episode.reason,
+        "reward": episode.reward,
+        "stopped": "" if decision is None else decision.reason,
+        "group": episode.group,
+        "seed": episode.seed,
+        "tokens": episode.tokens,
+        "side_tokens": episode.side_tokens,
+        "seconds": round(episode.seconds, 3),
+        "transcript": transcript_text(episode.steps),
+    }
+
+
+def _said(word: str) -> str:
+    return "" if word == "NONE" else word
+
+
+def _number(score: float) -> float | None:
+    return None if score != score else round(score, 6)
