@@ -181,6 +181,31 @@ class ReplaySection:
 
 
 @dataclass(frozen=True, slots=True)
+class StudySection:
+    """`[study]`: which conditions of `study judged-useless` are played, and what drives their rules.
+
+    A condition is a name of `policies.judged.CONDITIONS`, whose rule acts on the verdicts of `judge`; or the name of
+    a judge (`side`, `odds`, `thought`, `lexical`, `probe`, and `random`, at the rate of `judge`), whose verdicts then
+    drive the enforced rule. `_k3` at the end of a name sets its k. With `tune` the usual k is chosen on the development
+    episodes, at `cost` per call. `development` is the number of tasks, beyond those of the recipe, on which probe, cut
+    and rate are learnt.
+    """
+
+    conditions: tuple[str, ...] = ("none", "budget", "enforced", "combo", "lexical", "random")
+    judge: Literal["side", "odds", "thought", "lexical", "probe"] = "probe"
+    k: Count = 5
+    tune: bool = False
+    cost: Annotated[float, Between(0)] = 0.05
+    development: Count = 30
+
+    def __post_init__(self) -> None:
+        if not self.conditions:
+            raise ValueError("conditions is an empty list: name at least one")
+        if len(set(self.conditions)) < len(self.conditions):
+            raise ValueError("conditions names something twice")
+
+
+@dataclass(frozen=True, slots=True)
 class ExtractRecipe:
     """A file of `extract/`: which model does what, and what is kept of it."""
 
@@ -190,6 +215,7 @@ class ExtractRecipe:
     agent: AgentSection = field(default_factory=AgentSection)
     capture: CaptureSection = field(default_factory=CaptureSection)
     replay: ReplaySection = field(default_factory=ReplaySection)
+    study: StudySection = field(default_factory=StudySection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,40 +305,3 @@ def read_extract(path: str | Path) -> ExtractRecipe:
 def read_calibrate(path: str | Path) -> CalibrateRecipe:
     """Read a calibration recipe. Raises RecipeError with path and line."""
     return read_toml(path, CalibrateRecipe)
-
-
-@dataclass(frozen=True, slots=True)
-class StudySection:
-    """`[study]`: which conditions of `study judged-useless` are played, and what drives their rules.
-
-    A condition is a name of `policies.judged.CONDITIONS`, whose rule acts on the verdicts of `judge`; or the name of
-    a judge (`side`, `odds`, `thought`, `lexical`, `probe`, and `random`, at the rate of `judge`), whose verdicts then
-    drive the enforced rule. `_k3` at the end of a name sets its k. With `tune` the usual k is chosen on the development
-    episodes, at `cost` per call. `development` is the number of tasks, beyond those of the recipe, on which probe, cut
-    and rate are learnt.
-    """
-
-    conditions: tuple[str, ...] = ("none", "budget", "enforced", "combo", "lexical", "random")
-    judge: Literal["side", "odds", "thought", "lexical", "probe"] = "probe"
-    k: Count = 5
-    tune: bool = False
-    cost: Annotated[float, Between(0)] = 0.05
-    development: Count = 30
-
-    def __post_init__(self) -> None:
-        if not self.conditions:
-            raise ValueError("conditions is an empty list: name at least one")
-        if len(set(self.conditions)) < len(self.conditions):
-            raise ValueError("conditions names something twice")
-
-
-@dataclass(frozen=True, slots=True)
-class StudyRecipe(ExtractRecipe):
-    """A file of `extract/` for `probecascade study`: an extraction with the section `[study]`."""
-
-    study: StudySection = field(default_factory=StudySection)
-
-
-def read_study_recipe(path: str | Path) -> StudyRecipe:
-    """Read the recipe of a study. Raises RecipeError with path and line."""
-    return read_toml(path, StudyRecipe)

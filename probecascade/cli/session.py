@@ -260,7 +260,7 @@ def _described(recipe: ExtractRecipe, templates: Mapping[str, Template]) -> dict
     """
     identities = {wording: template.identity for wording, template in templates.items()}
     record = plain(recipe)
-    del record["replay"]
+    del record["replay"], record["study"]
     tasks = {key: value for key, value in record["tasks"].items() if key not in ("groups", "repeats")}
     # Runs from before there were native calls say nothing of `actions` and can still be resumed.
     agent = {k: v for k, v in record["agent"].items() if k != "slots" and (k, v) != ("actions", "react")}

@@ -17,7 +17,7 @@ import typer
 
 from probecascade.agents.react import episode_id
 from probecascade.cli.progress import progress
-from probecascade.cli.recipes import StudyRecipe, plain, read_study_recipe
+from probecascade.cli.recipes import ExtractRecipe, plain, read_extract
 from probecascade.cli.session import Session, open_session, play
 from probecascade.cli.tasks import task_set
 from probecascade.environments.tasks import write_whole
@@ -67,7 +67,7 @@ def run_study(path: Path, output: Path, *, resume: bool, limit: int | None, devi
     The folder holds the episodes as `episodes.jsonl`, those of development as a run, and `study.json`. StoreError for
     a folder that exists (unless it is resumed) or holds another study, UsageError for a recipe that makes none.
     """
-    recipe = read_study_recipe(path)
+    recipe = read_extract(path)
     if device is not None:
         recipe = dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, device=device))
     _check(recipe)
@@ -109,7 +109,7 @@ def run_study(path: Path, output: Path, *, resume: bool, limit: int | None, devi
     return about
 
 
-def _check(recipe: StudyRecipe) -> None:
+def _check(recipe: ExtractRecipe) -> None:
     if len(recipe.environment.regimes) < 2:
         raise UsageError(
             "a study needs tools that fail and tools that do not: give several regimes in [environment], such as "
@@ -159,7 +159,7 @@ def _begin(output: Path, header: Mapping[str, Any]) -> None:
 # Development ----------------------------------------------------------------------------------------------------------
 
 
-def _learn(session: Session, recipe: StudyRecipe, tasks: Sequence[Task], folder: Path) -> Learnt:
+def _learn(session: Session, recipe: ExtractRecipe, tasks: Sequence[Task], folder: Path) -> Learnt:
     """Play the development tasks, learn probe, cut and rate on them, and the usual k if it is to be tuned."""
     judges: dict[str, EvidenceJudge] = {
         "side": SideQuestionJudge(),
@@ -223,7 +223,7 @@ def _about_probe(evidence: FittedEvidence) -> dict[str, Any]:
     return {key: getattr(evidence, key) for key in keys}
 
 
-def _tuned(session: Session, episodes: Sequence[tuple[Task, int]], recipe: StudyRecipe, learnt: Learnt) -> Any:
+def _tuned(session: Session, episodes: Sequence[tuple[Task, int]], recipe: ExtractRecipe, learnt: Learnt) -> Any:
     """The k that does best on the development episodes, played again under each."""
     policies = {f"enforced_k{k}": _policy(f"enforced_k{k}", recipe, learnt) for k in TRIED}
     played: dict[int, list[Episode]] = {k: [] for k in TRIED}
@@ -236,7 +236,7 @@ def _tuned(session: Session, episodes: Sequence[tuple[Task, int]], recipe: Study
 # The study ------------------------------------------------------------------------------------------------------------
 
 
-def _policy(name: str, recipe: StudyRecipe, learnt: Learnt) -> Judged:
+def _policy(name: str, recipe: ExtractRecipe, learnt: Learnt) -> Judged:
     """The policy of a condition. All judges speak in each; where a rule acts on none, those of the study's count."""
     rule, judge, k = _parts(name)
     acting = judge or recipe.study.judge

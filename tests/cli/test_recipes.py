@@ -128,7 +128,7 @@ def test_a_plain_recipe_is_json_with_defaults_filled_in(tmp_path: Path) -> None:
     assert json.loads(json.dumps(told)) == told
     assert told["capture"]["layers"] == [3, 1]
     assert told["model"]["revision"] is None
-    assert set(told) == {"model", "tasks", "environment", "agent", "capture", "replay"}
+    assert set(told) == {"model", "tasks", "environment", "agent", "capture", "replay", "study"}
 
 
 # --- refusals --------------------------------------------------------------------------------------------
