@@ -172,7 +172,7 @@ def _within(result: SweepResult) -> Iterator[str]:
     confounded = [row for row in judged if row["above_chance"] and not row["within_above_chance"]]
     if confounded:
         yield (
-            "Confounded by difficulty: the pooled AUROC is above chance, but episodes of the same task are not shown "
+            "Perhaps confounded by difficulty: the pooled AUROC is above chance, but episodes of the same task are not shown "
             "to be told apart, so it may be the task that is recognised and not how the episode goes: "
             f"{_pairs(confounded)}."
         )
