@@ -100,7 +100,7 @@ def report(
     page = material.page(limit=limit_episodes)
     text = page.html()
     files = () if figures is None else export(material.pictures, figures)
-    _write(output, text)
+    write_new(output, text)
     if as_json:
         return print_json(
             {
@@ -151,7 +151,7 @@ def _read_transfer(path: Path) -> Mapping[str, Any]:
     return record
 
 
-def _write(path: Path, text: str) -> None:
+def write_new(path: Path, text: str) -> None:
     """The whole file or none, and never over another."""
     import os
     import tempfile

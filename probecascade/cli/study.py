@@ -44,6 +44,12 @@ def study(
     margin: Annotated[
         float | None, typer.Option(help="How much mean6 may be lower for a condition to count as non-inferior: 0.05.")
     ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            "--report", help="New HTML file of figures and episodes; with a recipe, default: report.html in -o."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the resampling of questions.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int | None:
@@ -71,7 +77,7 @@ def study(
 
       probecascade study judged-useless extract/judged-useless.toml -o studies/mine
 
-      probecascade study judged-useless --episodes episodes.jsonl
+      probecascade study judged-useless --episodes episodes.jsonl --report study.html
 
       probecascade study judged-useless --episodes episodes.jsonl.gz --against budget --margin 0.05 --json
     """
@@ -81,6 +87,10 @@ def study(
     if recipe is None and (resume or limit is not None or device is not None):
         option = "--resume" if resume else "--limit" if limit is not None else "--device"
         raise UsageError(f"{option} is about playing a recipe: give one, or leave it out.")
+    if page is not None:
+        from probecascade.cli.study_page import check_page
+
+        check_page(page)
     learnt: dict[str, Any] | None = None
     if recipe is not None and output is not None:
         from probecascade.cli.study_run import EPISODES, run_study
@@ -102,8 +112,15 @@ def study(
     groups = file.groups()
     summaries = {group: summarise(each, k, budget, cost, resampling) for group, each in groups.items()}
     compared = comparisons(groups, against, budget, cost, margin, resampling)
+    if page is not None or learnt is not None:
+        from probecascade.cli.study_page import write_page
+
+        measured = record(path, file, summaries, compared)
+        page = write_page(page, path, measured, list(summaries), k, cost)
     if as_json:
-        told = {} if learnt is None else {"learnt": learnt}
+        told: dict[str, Any] = {} if learnt is None else {"learnt": learnt}
+        if page is not None:
+            told["report"] = str(page)
         print_json({**record(path, file, summaries, compared), **told})
         return None
     if learnt is not None:
@@ -111,6 +128,8 @@ def study(
 
         tell(learnt)
     typer.echo(text(file, summaries, compared, k, cost))
+    if page is not None:
+        typer.echo(f"written to {page}: open it in a browser", err=True)
     return None
 
 

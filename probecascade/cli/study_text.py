@@ -203,17 +203,21 @@ def _inferior(each: Comparison) -> str:
 
 
 def _published(groups: Sequence[Group]) -> str:
+    rows = published_beside(groups)
+    titles = ["published", "set", "condition", "delta", "mean6"]
+    lines = [[row.model, row.split, row.condition, _interval(row), f"{row.mean6:.4f}"] for row in rows]
+    title = f"PUBLISHED, for comparison, not measured here: {SOURCE}"
+    return "\n".join([wrapped(title), folded(titles, lines), wrapped(f"{JUDGED}; {AFTER_FIVE}")])
+
+
+def published_beside(groups: Sequence[Group]) -> list[Published]:
     """The figures of the file's own models and question sets where these were published, else of all four models."""
     conditions = {published_name(condition) for _, _, condition in groups if condition}
     known = {row.condition for row in published_figures(split=None)}
     wanted = conditions & known or {"unaided", "budget", "enforced_rule", "combo"}
     own = {(model, split) for model, split, _ in groups}
     rows = [row for row in published_figures(wanted, None) if (row.model, row.split) in own]
-    rows = rows or list(published_figures(wanted))
-    titles = ["published", "set", "condition", "delta", "mean6"]
-    lines = [[row.model, row.split, row.condition, _interval(row), f"{row.mean6:.4f}"] for row in rows]
-    title = f"PUBLISHED, for comparison, not measured here: {SOURCE}"
-    return "\n".join([wrapped(title), folded(titles, lines), wrapped(f"{JUDGED}; {AFTER_FIVE}")])
+    return rows or list(published_figures(wanted))
 
 
 def _interval(row: Published) -> str:

@@ -9,17 +9,20 @@ from probecascade.report.figures import (
     score_histograms,
 )
 from probecascade.report.held_out import Judged
-from probecascade.report.page import Chapter, Page, Table
+from probecascade.report.judged_useless import StudyMaterial
+from probecascade.report.page import BrowserWords, Chapter, Page, Table
 from probecascade.report.pictures import Picture, check_exports, export, new_figure
 from probecascade.report.shares import GateShares, shares_by_gate
 
 __all__ = [
+    "BrowserWords",
     "Chapter",
     "GateShares",
     "Judged",
     "Material",
     "Page",
     "Picture",
+    "StudyMaterial",
     "Table",
     "caught_by_gate",
     "check_exports",

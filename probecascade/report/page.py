@@ -44,12 +44,25 @@ class Chapter:
 
 
 @dataclass(frozen=True, slots=True)
+class BrowserWords:
+    """What the episode browser says: how it is used, what can be searched, and what an episode's mode and part are."""
+
+    hint: str = (
+        "Choose an episode to read its transcript with the score at every checkpoint. Scores are P(failure) of probes "
+        "that have not seen the episode's group."
+    )
+    find: str = "id or group"
+    mode: str = "Failure mode"
+    part: str = "Part in the cascade"
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """All that the page says.
 
     verdicts: the answer, most important first; against: what is folded away below it; cascade: what a cascade comes
     to, if there is one. facts: name and value of what was looked at. episodes: of `browser.browser_record`. method:
-    how the numbers were made.
+    how the numbers were made. browser: its words.
     """
 
     title: str
@@ -61,6 +74,7 @@ class Page:
     cascade: Sequence[str] = ()
     against: Sequence[str] = ()
     notes: Sequence[str] = ()
+    browser: BrowserWords = BrowserWords()
 
     def html(self) -> str:
         """The page. It asks nothing of the network; what stands in a transcript is shown and never run."""

@@ -196,3 +196,27 @@ def test_regimes_are_those_of_the_help(capsys: pytest.CaptureFixture[str]) -> No
     for name in ("clean", "persistent", "late_onset_from_3"):
         assert name in SIX_REGIMES
         assert name in out
+
+
+def test_a_page_is_written_and_never_over_another(ten: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "study.html"
+    told = _measured(capsys, ten, "--report", str(page))
+    assert told["report"] == str(page)
+    text = page.read_text()
+    assert "Too little varies between questions for an interval of Delta" in text
+    assert "The file holds no transcripts" in text
+    assert "exists already" in refused(["study", "judged-useless", "--episodes", ten, "--report", str(page)], capsys)
+    assert page.read_text() == text
+
+
+def test_records_that_are_left_out_are_not_in_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = _episode("q0", "persistent", "u", "finish", transcript="the first")
+    again = {**first, "transcript": "the second"}
+    page = tmp_path / "study.html"
+    told = _measured(capsys, _file(tmp_path, first, again, {"transcript": "no episode"}), "--report", str(page))
+    assert len(told["faults"]) == 2
+    text = page.read_text()
+    assert "the first" in text
+    assert "the second" not in text
+    assert 'no episode"' not in text
+    assert "2 records of the file could not be used" in text

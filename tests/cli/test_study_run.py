@@ -82,6 +82,8 @@ def test_a_study_is_played_and_measured(recipe: Path, tmp_path: Path, capsys: py
     told = json.loads(capsys.readouterr().out)
     played = rows(out)
     assert told["learnt"]["errors"] == {}
+    assert told["report"] == str(out / "report.html")
+    assert "Action: " in (out / "report.html").read_text()
     assert len(played) == 3 * len(REGIMES) * len(CONDITIONS)
     assert {(row["regime"], row["condition"]) for row in played} == {(r, c) for r in REGIMES for c in CONDITIONS}
     assert [group["condition"] for group in told["groups"]] == CONDITIONS

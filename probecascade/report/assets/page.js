@@ -100,7 +100,7 @@
     const head = [make("h3", {}, episode.id), make("p", {}, ...tags(episode))];
     const about = Object.entries(episode.about).map(([name, value]) => `${words(name)}: ${value}`);
     if (about.length) head.push(make("p", { class: "note" }, about.join(" · ")));
-    head.push(make("p", { class: "note" }, standing(episode)));
+    if (data.checkpoints.length) head.push(make("p", { class: "note" }, standing(episode)));
     if (episode.live) head.push(make("p", { class: "note" }, `When it ran: ${episode.live}.`));
     const chart = curve(episode);
     if (chart) head.push(chart);
@@ -113,7 +113,7 @@
 
   function tags(episode) {
     const outcome = make("span", { class: `tag ${failed(episode) ? "failed" : episode.outcome}` }, episode.outcome);
-    const mode = episode.mode ? [make("span", { class: "tag failed" }, words(episode.mode))] : [];
+    const mode = episode.mode ? [make("span", { class: `tag ${failed(episode) ? "failed" : ""}` }, words(episode.mode))] : [];
     const lost = episode.lost ? `, lost in round ${episode.lost[0]} (after ${episode.lost[1]} tokens)` : "";
     return [outcome, ...mode, `${episode.rounds} rounds, ${episode.tokens} tokens, ended: ${words(episode.reason)}${lost}`];
   }
@@ -135,7 +135,7 @@
     const read = points.filter((point) => data.checkpoints[point[0]].startsWith("observation:"));
     const written = points.filter((point) => !read.includes(point) && data.checkpoints[point[0]] !== "prompt");
     const box = make("section", { class: state.over ? "round after" : "round" });
-    box.append(make("h4", {}, `Round ${round}, part ${part}`), make("pre", {}, text));
+    box.append(make("h4", {}, round ? `Round ${round}, part ${part}` : "Transcript"), make("pre", {}, text));
     if (written.length) box.append(chips(written, episode));
     const parts = [box];
     let rest = box;
