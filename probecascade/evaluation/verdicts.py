@@ -172,8 +172,8 @@ def _within(result: SweepResult) -> Iterator[str]:
     confounded = [row for row in judged if row["above_chance"] and not row["within_above_chance"]]
     if confounded:
         yield (
-            "Perhaps confounded by difficulty: the pooled AUROC is above chance, but episodes of the same task are not shown "
-            "to be told apart, so it may be the task that is recognised and not how the episode goes: "
+            "Perhaps confounded by difficulty: the pooled AUROC is above chance, but episodes of the same task are not "
+            "shown to be told apart, so it may be the task that is recognised and not how the episode goes: "
             f"{_pairs(confounded)}."
         )
 
