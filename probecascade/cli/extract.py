@@ -183,9 +183,12 @@ def _estimate(recipe: ExtractRecipe, every: TaskSet, tasks: tuple[Task, ...], as
     heads = [plain_template(every.examples(), wording, every.usage).head for wording in recipe.agent.wording_names]
     prompt_tokens = max(map(len, heads)) // _CHARACTERS
     each = bytes_per_checkpoint(capture.checkpoints, len(layers), shape.d_model, capture.store_dtype, prompt_tokens)
-    each_task = recipe.tasks.repeats * max(1, len(recipe.environment.regimes))
-    episodes = len(tasks) * each_task
+    episodes = every.episodes(tasks, recipe)
+    each_task = episodes // len(tasks)
     most = each_task * sum(most_checkpoints(capture.checkpoints, every.max_rounds, len(task.parts)) for task in tasks)
+    live = min(recipe.agent.slots, episodes)
+    kept = prompt_tokens + recipe.agent.max_episode_tokens + recipe.agent.max_turn_tokens
+    cache = live * kept * 2 * shape.n_layers * shape.kv_width * (4 if recipe.model.dtype == "float32" else 2)
     record = {
         "episodes": episodes,
         "tasks": len(tasks),
@@ -196,6 +199,7 @@ def _estimate(recipe: ExtractRecipe, every: TaskSet, tasks: tuple[Task, ...], as
         "bytes_per_checkpoint": round(each),
         "most_checkpoints": most,
         "most_bytes": round(most * each),
+        "cache_bytes": cache,
     }
     if as_json:
         return print_json(record)
@@ -207,6 +211,10 @@ def _estimate(recipe: ExtractRecipe, every: TaskSet, tasks: tuple[Task, ...], as
     typer.echo(
         f"at most {most} checkpoints and {size_text(most * each)}, if every episode went on for "
         f"{every.max_rounds} rounds"
+    )
+    typer.echo(
+        f"about {size_text(cache)} of memory for the cache of {counted(live, 'live episode')}, beside the model: fewer "
+        "--slots take less"
     )
     typer.echo("nothing was written")
 
@@ -224,7 +232,7 @@ def _extract(
     from probecascade.store import Run
 
     try:
-        session = open_session(recipe, tasks=tasks)
+        session = open_session(recipe, tasks=tasks, episodes=tasks.episodes(first, recipe))
         _play(session, first, output, resume)
     except KeyboardInterrupt:
         return stopped(output, again)
@@ -316,7 +324,10 @@ def summary(run: Run) -> dict[str, Any]:
 
 
 def _success_under(run: Run) -> dict[str, dict[str, float]]:
-    """Success of labelled episodes under each regime of injected failures, with an interval; empty without any."""
+    """What labelled episodes came to under each regime of injected failures; empty without any.
+
+    Their success with an interval, their tool calls, and how many results were replaced.
+    """
     import numpy as np
 
     from probecascade.intervals import share_interval
@@ -326,11 +337,21 @@ def _success_under(run: Run) -> dict[str, dict[str, float]]:
     except UsageError:  # no episode has the attribute
         return {}
     table, found = run.episodes, {}
+    every = [run.episode(index) for index in range(len(run))]
+    calls = np.array([episode.calls for episode in every])
+    replaced = np.array([sum(bool(step.injected) for step in episode.steps) for episode in every])
     for regime in dict.fromkeys(str(name) for name in regimes if name is not None):
         among = table.labelled & np.array([name == regime for name in regimes])
         if among.any():
             share = share_interval(table.outcome == "success", among, table.group)
-            found[regime] = {"value": share.value, "low": share.low, "high": share.high, "n": share.n}
+            found[regime] = {
+                "value": share.value,
+                "low": share.low,
+                "high": share.high,
+                "n": share.n,
+                "calls": int(calls[among].sum()),
+                "replaced": int(replaced[among].sum()),
+            }
     return found
 
 
@@ -365,7 +386,10 @@ def tell(record: dict[str, Any]) -> None:
     )
     for regime, of in record["success_under"].items():
         low, high = 100 * of["low"], 100 * of["high"]
-        typer.echo(f"  {regime}: success {100 * of['value']:.1f} % [{low:.1f}, {high:.1f}] n={of['n']}")
+        typer.echo(
+            f"  {regime}: success {100 * of['value']:.1f} % [{low:.1f}, {high:.1f}] n={of['n']}; "
+            f"{of['replaced']} of the results of {counted(of['calls'], 'tool call')} replaced"
+        )
     if record["errors"]:
         reason, count = next(iter(record["errors"].items()))
         total = sum(record["errors"].values())

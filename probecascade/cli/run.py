@@ -152,7 +152,9 @@ def _run(recipe: ExtractRecipe, every: TaskSet, plan: _Plan) -> tuple[list[Episo
     from probecascade.cli.session import open_session, play
     from probecascade.policies import Explore, FailOpen, Shadow
 
-    session = open_session(recipe, layers=_layers(recipe, plan), tasks=every)
+    session = open_session(
+        recipe, layers=_layers(recipe, plan), tasks=every, episodes=every.episodes(plan.tasks, recipe)
+    )
     plan.cascade.check_fits(session.header, force=plan.force)
     guarded: FailOpen = FailOpen(plan.cascade, "raise" if plan.fail_closed else "continue")
     policy: StoppingPolicy = Shadow(guarded) if plan.shadow else guarded

@@ -100,11 +100,13 @@ def open_session(
     layers: Sequence[int] | None = None,
     tasks: TaskSet | None = None,
     adds: Sequence[str] = (),
+    episodes: int | None = None,
 ) -> Session:
     """Load the model of a recipe and make it ready to play.
 
     `layers` are kept instead of the recipe's (an empty sequence: none). `tasks` saves reading them again.
     `adds` are texts for which an episode must have room beside its limits: what policies append or ask.
+    With `episodes`, how many there will be, no more slots are made than these can fill.
     Raises ModelError for a model that cannot be loaded or layers that it lacks, UsageError where its context
     is too short for the recipe's limits or its chat template cannot be used.
     """
@@ -129,7 +131,7 @@ def open_session(
         loaded.model,
         loaded.tokenizer,
         layers=tuple(layers),
-        slots=recipe.agent.slots,
+        slots=min(recipe.agent.slots, max(1, episodes or recipe.agent.slots)),
         capacity=max(_capacity(recipe, tasks, template, loaded, adds) for template in templates.values()),
     )
     ends = _end_ids(loaded)

@@ -84,7 +84,12 @@ def run_study(path: Path, output: Path, *, resume: bool, limit: int | None, devi
             f"recipe, and {len(held_out)} are left: lower groups in [tasks] or development in [study]."
         )
     rules = [rule_named(_parts(name)[0], rounds=recipe.agent.max_rounds or 8) for name in recipe.study.conditions]
-    session = open_session(recipe, tasks=tasks, adds=[ASKED_WORD, max((r.opening for r in rules), key=len)])
+    session = open_session(
+        recipe,
+        tasks=tasks,
+        adds=[ASKED_WORD, max((r.opening for r in rules), key=len)],
+        episodes=max(tasks.episodes(chosen, recipe), tasks.episodes(held_out, recipe)),
+    )
     header = {**session.header, "study": plain(recipe.study)}
     _begin(output, header)
     learnt = _learn(session, recipe, held_out, output / DEVELOPMENT)

@@ -130,6 +130,10 @@ class TaskSet:
             ),
         )
 
+    def episodes(self, tasks: Sequence[Task], recipe: ExtractRecipe) -> int:
+        """How many episodes these tasks are: each as often as it is repeated, in each of its variants."""
+        return recipe.tasks.repeats * sum(len(self.variants(task)) for task in tasks)
+
     def told_of(self, task: Task) -> dict[str, Any]:
         """Attributes of a task's episodes: the seed of the generated world, and the regime of injected failures."""
         world = {"world": self.settings.seed} if self.beyond is None else {}

@@ -13,10 +13,14 @@ from probecascade.models.quiet import quiet_loading
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """`n_layers` decoder blocks, so layers 0..n_layers can be read; states of `d_model` numbers."""
+    """`n_layers` decoder blocks, so layers 0..n_layers can be read; states of `d_model` numbers.
+
+    `kv_width` numbers are the keys of one token in one block, and as many its values.
+    """
 
     n_layers: int
     d_model: int
+    kv_width: int
 
 
 def read_shape(source: ModelSource) -> ModelShape:
@@ -35,7 +39,10 @@ def read_shape(source: ModelSource) -> ModelShape:
         with quiet_loading():
             config = AutoConfig.from_pretrained(where, revision=source.revision, trust_remote_code=False)
         text = config.get_text_config()
-        return ModelShape(int(text.num_hidden_layers), int(text.hidden_size))
+        heads = int(getattr(text, "num_attention_heads", None) or 1)
+        width = getattr(text, "head_dim", None) or int(text.hidden_size) // heads
+        kv_heads = getattr(text, "num_key_value_heads", None) or heads
+        return ModelShape(int(text.num_hidden_layers), int(text.hidden_size), int(kv_heads) * int(width))
     except Exception as error:  # a damaged or unreachable configuration surfaces as almost any exception
         raise ModelError(
             f"the configuration of {source.name!r} cannot be read ({type(error).__name__}): "

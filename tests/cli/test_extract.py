@@ -14,6 +14,8 @@ import pytest
 from probecascade import cli
 from probecascade.agents.react import ReActAgent
 from probecascade.cli.extract import summary
+from probecascade.cli.recipes import read_extract
+from probecascade.cli.session import open_session
 from probecascade.environments import AtlasSettings, atlas_tasks, dump_tasks
 from probecascade.episode import Task
 from probecascade.store import Run, durable
@@ -187,7 +189,14 @@ def test_a_dry_run_writes_nothing_and_estimates_well(
     assert record["most_checkpoints"] == 32 * (1 + 4 * 2 + 1)
     assert record["most_bytes"] == pytest.approx(record["most_checkpoints"] * record["bytes_per_checkpoint"], rel=1e-3)
     assert cli.main(["extract", str(recipe), "--dry-run"]) == 0
-    assert f"{record['bytes_per_checkpoint']} bytes per checkpoint" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"{record['bytes_per_checkpoint']} bytes per checkpoint" in said
+    assert "of memory for the cache of 8 live episodes" in said
+    chosen = read_extract(recipe)
+    cache = open_session(chosen, episodes=32).engine._cache
+    held = sum(t.nbytes for t in (*cache.keys.values(), *cache.values.values()))
+    assert 0.4 * held < record["cache_bytes"] < 2 * held
+    assert open_session(chosen, episodes=3).engine.slots == 3
 
 
 def test_ctrl_c_keeps_what_is_stored_and_says_how_to_go_on(
