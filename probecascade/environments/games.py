@@ -23,7 +23,7 @@ STEPS = 50
 
 LONGEST_COMMAND = 120
 
-_EXTRA = "text games need the extra `games`: pip install 'probecascade[games]'"
+_EXTRA = "text games need the extra `games`: pip install 'probecascade[games]' (in a clone: pip install -e '.[games]')"
 
 _STATUS = re.compile(r"\n>[^\n]*\Z|\n>\s*\Z")  # the prompt of a Z-machine and its line of room and score
 _BANNER = re.compile(r"\A-= Welcome to TextWorld[^\n]*=-\s*")
