@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from probecascade.errors import ProbecascadeError, StoreError, UsageError
+from probecascade.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from probecascade.episode import Episode
@@ -166,7 +166,8 @@ def _index(run: Run, wanted: str) -> int:
 
 def _episode(run: Run, index: int, cascade: Cascade | None, as_json: bool) -> None:
     from probecascade.cli.escapes import tell
-    from probecascade.cli.tables import print_json
+    from probecascade.cli.inspect_task import asked, ending, recipe_task, success_reward, told_of
+    from probecascade.cli.tables import print_json, say
     from probecascade.policies.scoring import score_episode
     from probecascade.thresholds.promise import counted
 
@@ -176,9 +177,9 @@ def _episode(run: Run, index: int, cascade: Cascade | None, as_json: bool) -> No
         thresholds = {gate.checkpoint: gate.threshold for gate in cascade.gates}
         scores = {name: (value, thresholds[name]) for name, value in score_episode(run, index, cascade).items()}
     stop = next((name for name, (score, threshold) in scores.items() if score >= threshold), None)
-    question = _first_question(run, episode)
+    task, needed = recipe_task(run, episode), success_reward(run)
     if as_json:
-        return print_json(_episode_record(index, episode, cascade, scores, stop) | {"question": question})
+        return print_json(_episode_record(index, episode, cascade, scores, stop) | told_of(episode, task, needed))
     doomed = "" if episode.doomed_round is None else f", doomed in round {episode.doomed_round}"
     tell(f"{episode.episode_id}: {episode.outcome} ({episode.reason}){doomed}")
     typer.echo(
@@ -186,8 +187,8 @@ def _episode(run: Run, index: int, cascade: Cascade | None, as_json: bool) -> No
         f"{counted(episode.calls, 'tool call')}, prompt of {counted(episode.prompt_tokens, 'token')}"
     )
     typer.echo("")
-    if question is not None:
-        tell(f"{_asked(episode)}: {question}")
+    if task is not None:
+        tell(f"{asked(episode)}: {task.parts[0].question}")
     for step in episode.steps:
         mark = "  <- doomed here" if step.round == episode.doomed_round else ""
         tell(f"[{step.round}]{step.text.rstrip()}{mark}")
@@ -197,28 +198,11 @@ def _episode(run: Run, index: int, cascade: Cascade | None, as_json: bool) -> No
             tell(f"Observation ({step.observation_kind}): {step.observation}")
         for line in _scored_lines(episode, step.round, scores, stop, ("observation",)):
             tell(line)
+    say(ending(episode, task, needed))
     typer.echo("")
     typer.echo(_signals_table(episode))
     if cascade is not None:
         typer.echo(f"aborted at {stop}" if stop else "no gate fires")
-
-
-def _asked(episode: Episode) -> str:
-    return "Goal" if "game" in episode.attributes else "Question"
-
-
-def _first_question(run: Run, episode: Episode) -> str | None:
-    """What the agent was asked first, from the tasks of the run's recipe; None where they cannot be made again."""
-    from probecascade.cli.recipes import EnvironmentSection, TasksSection
-    from probecascade.cli.tasks import task_of
-
-    recipe = run.header.get("recipe", {})
-    try:
-        sections = TasksSection(**recipe["tasks"]), EnvironmentSection(**recipe.get("environment", {}))
-        task = task_of(episode.task_id, *sections)
-    except (KeyError, TypeError, ValueError, ProbecascadeError):
-        return None  # another agent's run, or a task file that is gone
-    return None if task is None else task.parts[0].question
 
 
 def _scored_lines(

@@ -60,16 +60,17 @@ def study(
     episodes come from a file.
 
     A line of the file is an episode: question_id, regime (clean, persistent, recover_after_1 to _3,
-    late_onset_from_3), verdicts (USELESS, USEFUL or anything else, one per observation), actions (one name per step,
-    such as search; finish is an answer) and success; optional are condition, model, split, injected (which
-    observations were failures, one per observation; else the regime's name tells) and judges (verdicts of further judges by name). Files of the
-    study's public release are read as they are.
+    late_onset_from_3), verdicts (USELESS, USEFUL or anything else, one per observation), actions (one name per
+    step, such as search; finish is an answer) and success; optional are condition, model, split, injected (which
+    observations were failures, one per observation; else the regime's name tells) and judges (verdicts of further
+    judges by name). Files of the study's public release are read as they are.
 
     delta compares, after the same number of observations, how often the agent answers where all were judged useless
     and where the latest was, but an earlier one was not: about 0 for an agent that stops by the clock, above 0 for
-    one that acts on its verdicts. delta_as_worded is the same with another reading of "an earlier one". mean6 is the
-    success over clean and the five failing regimes, of questions that have all six. Everything is said per model and condition, with 95 % intervals
-    from 2,000 resamples of questions, beside the published figures of other models.
+    one that acts on its verdicts. delta_as_worded is the same with another reading of "an earlier one". mean6 is
+    the success over clean and the five failing regimes, of questions that have all six. Everything is said per
+    model and condition, with 95 % intervals from 2,000 resamples of questions, beside the published figures of
+    other models.
 
     Exit codes: 0 also for a file with faults, which are left out and listed; 2 for one without a usable episode.
 
