@@ -210,13 +210,13 @@ def test_a_page_is_written_and_never_over_another(ten: str, tmp_path: Path, caps
 
 
 def test_records_that_are_left_out_are_not_in_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = _episode("q0", "persistent", "u", "finish", transcript="the first")
-    again = {**first, "transcript": "the second"}
+    first = _episode("q0", "persistent", "u", "finish", transcript="an old apple")
+    again = {**first, "transcript": "a young pear"}
     page = tmp_path / "study.html"
     told = _measured(capsys, _file(tmp_path, first, again, {"transcript": "no episode"}), "--report", str(page))
     assert len(told["faults"]) == 2
     text = page.read_text()
-    assert "the first" in text
-    assert "the second" not in text
+    assert "an old apple" in text
+    assert "a young pear" not in text
     assert 'no episode"' not in text
     assert "2 records of the file could not be used" in text
