@@ -198,7 +198,8 @@ def _episode(run: Run, index: int, cascade: Cascade | None, as_json: bool) -> No
             tell(f"Observation ({step.observation_kind}): {step.observation}")
         for line in _scored_lines(episode, step.round, scores, stop, ("observation",)):
             tell(line)
-    say(ending(episode, task, needed))
+    for line in ending(episode, task, needed):
+        say(line)
     typer.echo("")
     typer.echo(_signals_table(episode))
     if cascade is not None:

@@ -11,7 +11,9 @@ import pytest
 from made_runs import make_run
 
 from probecascade import cli
+from probecascade.cli.inspect_task import ending
 from probecascade.environments import AtlasSettings, atlas_tasks
+from probecascade.episode import Part, Task
 from probecascade.policies import Cascade, Gate, score_run
 from probecascade.probes import LinearProbe
 from probecascade.store import Run
@@ -103,6 +105,41 @@ def test_the_first_question_is_shown_where_the_recipe_gives_it(
     other = [str(folders[0]), "--episode", "3"]
     assert "Question:" not in shown(other, capsys)
     assert json.loads(shown([*other, "--json"], capsys))["question"] is None
+
+
+def test_an_episode_says_what_was_answered_what_is_right_and_what_makes_a_success(
+    lottery_run: Path, folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run.open(lottery_run / "run")
+    tasks = {task.task_id: task for task in atlas_tasks(AtlasSettings(groups=200, parts=1, question="city"))}
+    lost = int(run.episodes.failed.nonzero()[0][0])
+    (right,) = tasks[run.episodes.task_id[lost]].parts[0].answers
+    assert f"\nno answer; right: {right!r}; reward 0.00, 1.00 makes a success\n" in shown(
+        [str(run.path), "--episode", str(lost)], capsys
+    )
+    record = json.loads(shown([str(run.path), "--episode", str(lost), "--json"], capsys))
+    assert (record["answers_given"], record["answers_right"], record["success_reward"]) == ([], [[right]], 1.0)
+    other = [str(folders[0]), "--episode", "3"]
+    out = shown(other, capsys)
+    assert f"\nreward {Run.open(folders[0]).episode(3).reward:.2f}\n" in out  # no recipe tells what makes a success
+    assert "right:" not in out
+    record = json.loads(shown([*other, "--json"], capsys))
+    assert (record["answers_right"], record["success_reward"]) == (None, None)
+
+
+def test_each_part_has_a_line_of_its_own_and_long_lists_are_cut(folders: tuple[Path, Path]) -> None:
+    episode = Run.open(folders[0]).episode(0)
+    first = replace(episode.steps[0], action="finish", argument="Hector Berlioz")
+    played = replace(episode, outcome="failure", reward=0.0, steps=(first, *episode.steps[1:]))
+    parts = (Part("Who?", ("Louis-Hector Berlioz", "Berlioz, H.")), Part("When?", tuple("abcdefg")))
+    assert ending(played, Task("t", "g", parts), 0.6) == [
+        "part 1: answer 'Hector Berlioz'; right: 'Louis-Hector Berlioz' or 'Berlioz, H.'",
+        "part 2: no answer; right: 'a' or 'b' or 'c' or 'd' or 'e' or 2 others",
+        "reward 0.00, 0.60 makes a success",
+    ]
+    assert ending(played, Task("t", "g", parts[:1]), 0.6)[0].endswith("; reward 0.00, 0.60 makes a success")
+    game = Task("t", "g", (Part("Put a cup on the table.", ()),))
+    assert ending(replace(played, outcome="unlabelled"), game, None) == ["no reward is told"]
 
 
 def test_thresholds_that_nothing_reaches_are_never(
