@@ -394,11 +394,8 @@ def tell(record: dict[str, Any]) -> None:
         reason, count = next(iter(record["errors"].items()))
         total = sum(record["errors"].values())
         typer.echo(f"{counted(total, 'episode')} ended in an error, without a label; the commonest ({count}): {reason}")
-    cut = record["turns_cut"]
-    typer.echo(
-        f"{counted(record['tokens'], 'token')} in {counted(record['turns'], 'turn')}, "
-        f"{cut} of them cut at the turn limit"
-    )
+    cut = "" if "replay" in record else f", {record['turns_cut']} of them cut at the turn limit"
+    typer.echo(f"{counted(record['tokens'], 'token')} in {counted(record['turns'], 'turn')}{cut}")
     rejected = f", {record['rejected']} refused as not finite or too large" if record["rejected"] else ""
     typer.echo(
         f"{counted(record['checkpoints'], 'checkpoint')}{rejected}, {size_text(record['bytes'])} in {record['run']}"

@@ -34,13 +34,17 @@ _BATCH_TOKENS_ELSEWHERE = 8192  # fills an accelerator, where 2048 ids of a smal
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The runs of a file that are to be read, in its order, and how the file as a whole is laid out."""
+    """The runs of a file that are to be read, in its order, and how the file as a whole is laid out.
+
+    `matching` is the number of runs that could be chosen, before a limit.
+    """
 
     path: Path
     layout: str
     opening: str
     runs: tuple[RecordedRun, ...]
     faults: int
+    matching: int
 
 
 def default_recipe() -> ExtractRecipe:
@@ -63,7 +67,7 @@ def choose(path: Path, layout: str | None, where: Sequence[str], limit: int | No
     runs = [run for run in found.runs if all(_has(run, name, value) for name, value in wanted)]
     if not runs:
         raise NothingToDoError(_none_left(path, found, where))
-    return Chosen(path, found.layout, opening_of(found.runs), tuple(runs[:limit]), len(found.faults))
+    return Chosen(path, found.layout, opening_of(found.runs), tuple(runs[:limit]), len(found.faults), len(runs))
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -295,6 +299,11 @@ def told(record: dict[str, Any]) -> list[str]:
             "here it is what was recorded that was read and is stored, at the date of 1 January 2025 where one is "
             "asked for"
         )
+    if record["taken"] < record["matching"]:
+        lines.append(
+            f"the first {record['taken']} of {record['matching']} runs, in the file's order: the share of successes "
+            "among them need not be that of all"
+        )
     if record["truncated"]:
         lines.append(
             f"{record['truncated']} of {record['runs']} runs ({100 * record['truncated_share']:.1f} %) were longer: of "
@@ -321,6 +330,8 @@ def replay_summary(run: Run, chosen: Chosen) -> dict[str, Any]:
         "max_tokens": header["max_tokens"],
         "template_rewrites": run.header.get("template_rewrites", []),
         "runs": len(run),
+        "taken": len(chosen.runs),
+        "matching": chosen.matching,
         "truncated": truncated,
         "truncated_share": truncated / len(run),
         "faults": chosen.faults,

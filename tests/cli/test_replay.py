@@ -132,7 +132,9 @@ def test_it_goes_on_where_it_stopped_and_only_with_the_same_file(
     file = write([record(n) for n in range(5)])
     assert cli.main(command(file, "--limit", "2")) == 0
     assert sorted(Run.open(tmp_path / "run").episodes.episode_id) == ["run-0", "run-1"]
-    capsys.readouterr()
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the first 2 of 5 runs, in the file's order" in said
+    assert "turn limit" not in said
     assert "exists already" in refused(command(file), capsys)
     write([record(n) for n in range(6)])
     assert "'theirs.jsonl' is not the one that the run was begun with" in refused(command(file, "--resume"), capsys)
@@ -141,7 +143,9 @@ def test_it_goes_on_where_it_stopped_and_only_with_the_same_file(
         command(file, "--resume", "--max-tokens", "99"), capsys
     )
     assert cli.main(command(file, "--resume")) == 0
-    assert "resuming: 2 of 5 runs are stored, 3 are left." in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "resuming: 2 of 5 runs are stored, 3 are left." in told.err
+    assert "in the file's order" not in told.out
     assert sorted(Run.open(tmp_path / "run").episodes.episode_id) == [f"run-{n}" for n in range(5)]
 
 
@@ -176,6 +180,7 @@ def test_runs_are_chosen_by_their_attributes(
 ) -> None:
     file = write([record(n) for n in range(5)])
     assert cli.main(command(file, "--where", "model=agent-1", "--limit", "5")) == 0
+    assert "in the file's order" not in capsys.readouterr().out
     assert sorted(Run.open(tmp_path / "run").episodes.episode_id) == ["run-1", "run-3"]
 
 
