@@ -265,3 +265,18 @@ def test_an_agent_that_follows_the_walkthrough_wins(tmp_path: Path, rooms: Path)
     instruction = "Do the tasks. Think, then use one action at a time: Do[command] or Finish[reason].\n\n"
     assert prompt.startswith(f"{instruction}Task: -= ")
     assert prompt.endswith(f"Action: Do[put oar on stool]\n\nTask: {opening}\nThought:")
+
+
+def test_a_cascade_watches_live_games(
+    tmp_path: Path, toy: Callable[..., Path], rooms: Path, lottery_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cascade = str(tmp_path / "cascade")
+    gates = ["--recall", "0.9", "--gates", "observation:1", "--layers", "2"]
+    assert cli.main(["fit", str(lottery_run / "run"), *gates, "-o", cascade]) == 0
+    capsys.readouterr()
+    assert cli.main(["run", str(toy(rooms)), "--cascade", cascade, "--tasks", "all", "--force", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert sum(record["outcomes"].values()) == 2
+    assert set(record["outcomes"]) <= {"aborted", "failure", "truncated"}
+    guarded = record["policies"][1]
+    assert (guarded["n"], guarded["diverged"], guarded["unlabelled"]) == (2, 0, 0)
