@@ -141,11 +141,12 @@ def _header(index: Path, entries: list[Entry], model: str, backend: str, blocks:
 
 def _tell(run: Run, as_json: bool) -> None:
     from probecascade.cli.extract import size_text
+    from probecascade.cli.sweep_text import next_sweep, tell_next
     from probecascade.cli.tables import print_json
     from probecascade.thresholds.promise import counted
 
     described = run.describe()
-    record = {
+    record: dict[str, Any] = {
         "run": str(run.path),
         "episodes": len(run),
         "outcomes": described["outcomes"],
@@ -154,7 +155,7 @@ def _tell(run: Run, as_json: bool) -> None:
         "checkpoints": sum(described["checkpoints"].values()),
         "rejected": described["rejected"],
         "bytes": described["bytes"],
-        "next": f"probecascade sweep {run.path}",
+        **next_sweep(run),
     }
     if as_json:
         return print_json(record)
@@ -165,4 +166,4 @@ def _tell(run: Run, as_json: bool) -> None:
     )
     if record["rejected"]:
         typer.echo(f"{counted(record['rejected'], 'checkpoint')} refused: not finite, or too large for {run.dtype}")
-    typer.echo(f"next: {record['next']}")
+    tell_next(record)

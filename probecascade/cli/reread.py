@@ -162,10 +162,11 @@ def _engine(
 
 def _tell(run: Run, kinds: tuple[str, ...], unfit: int, as_json: bool) -> None:
     from probecascade.cli.extract import size_text
+    from probecascade.cli.sweep_text import next_sweep, tell_next
     from probecascade.cli.tables import print_json
 
     described = run.describe()
-    record = {
+    record: dict[str, Any] = {
         "run": str(run.path),
         "episodes": len(run),
         "layers": list(run.layers),
@@ -173,7 +174,7 @@ def _tell(run: Run, kinds: tuple[str, ...], unfit: int, as_json: bool) -> None:
         "bytes": described["bytes"],
         "added": list(kinds),
         "nothing_added": unfit,
-        "next": f"probecascade sweep {run.path}",
+        **next_sweep(run),
     }
     if as_json:
         return print_json(record)
@@ -183,4 +184,4 @@ def _tell(run: Run, kinds: tuple[str, ...], unfit: int, as_json: bool) -> None:
     )
     if unfit:
         typer.echo(f"to {unfit} of them nothing was added: their ids and steps do not say where the checkpoints stand")
-    typer.echo(f"next: {record['next']}")
+    tell_next(record)

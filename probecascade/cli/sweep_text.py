@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from probecascade.cli.tables import WIDTH, table, wrapped
+import typer
+
+from probecascade.cli.tables import WIDTH, say, table, wrapped
+from probecascade.errors import ProbecascadeError
+from probecascade.evaluation.sweep import Sweep
 from probecascade.evaluation.sweep_result import METRICS, Row, SweepResult
+from probecascade.store import Run
 
 _RIVALS = {"prompt": "prompt-only", "surface": "surface", "tfidf": "text", "embedding": "embedding"}
+
+
+def next_sweep(run: Run) -> dict[str, str | None]:
+    """The command that sweeps this run, or else why it would be refused, as JSON values `next` and `not_yet`."""
+    try:
+        Sweep.of(run)
+    except ProbecascadeError as error:
+        return {"next": None, "not_yet": str(error)}
+    return {"next": shlex.join(["probecascade", "sweep", str(run.path)]), "not_yet": None}
+
+
+def tell_next(record: Mapping[str, Any]) -> None:
+    """Print what `next_sweep` found."""
+    if record["next"] is None:
+        return say(f"too little to sweep yet: {record['not_yet']}")
+    return typer.echo(f"next: {record['next']}")
 
 
 def report(result: SweepResult) -> str:

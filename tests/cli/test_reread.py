@@ -34,6 +34,7 @@ def test_other_layers_of_the_very_same_episodes(
     assert cli.main(["reread", str(played), "-o", str(tmp_path / "all"), "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["layers"] == [0, 1, 2]
+    assert (record["next"] is None) == bool(record["not_yet"])
     assert {file: file.read_bytes() for file in played.rglob("*") if file.is_file()} == before
     old, new = Run.open(played), Run.open(tmp_path / "all")
     assert new.checkpoint_names == old.checkpoint_names
