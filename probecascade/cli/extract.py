@@ -259,20 +259,11 @@ def stopped(output: Path, again: str) -> int:
 def _play(session: Session, tasks: tuple[Task, ...], output: Path, resume: bool) -> None:
     from probecascade.agents.react import episode_id
     from probecascade.cli.progress import progress
-    from probecascade.cli.session import play
-    from probecascade.store import RunWriter
+    from probecascade.cli.session import missing, play, run_writer
 
-    engine = session.engine
     episodes = list(session.episodes(tasks))
-    with RunWriter(
-        output,
-        session.header,
-        layers=engine.layers,
-        d_model=engine.d_model,
-        dtype=session.recipe.capture.store_dtype,
-        resume=resume,
-    ) as writer:
-        left = [(task, seed) for task, seed in episodes if episode_id(task, seed) not in writer.stored]
+    with run_writer(session, output, resume=resume) as writer:
+        left = missing(episodes, writer.stored)
         if resume:
             typer.echo(_resumed([episode_id(*of) for of in episodes], writer.stored, len(tasks)), err=True)
         for recording in progress(play(session, left), len(left), "extract"):
@@ -301,8 +292,11 @@ def summary(run: Run) -> dict[str, Any]:
     labelled = int(table.labelled.sum())
     successes = int((table.outcome == "success").sum())
     turns: Counter[str] = Counter()
+    replaced = []  # results of each episode in whose place a failure was put
     for index in range(len(run)):
-        turns.update(step.finish_reason for step in run.episode(index).steps)
+        steps = run.episode(index).steps
+        turns.update(step.finish_reason for step in steps)
+        replaced.append(sum(bool(step.injected) for step in steps))
     errors = Counter(table.reason[table.outcome == "error"].tolist())
     return {
         "run": str(run.path),
@@ -310,7 +304,7 @@ def summary(run: Run) -> dict[str, Any]:
         "groups": described["groups"],
         "labelled": labelled,
         "success_share": successes / labelled if labelled else None,
-        "success_under": _success_under(run),
+        "success_under": _success_under(run, replaced),
         "outcomes": described["outcomes"],
         "errors": dict(errors.most_common()),
         "tokens": int(table.tokens.sum()),
@@ -323,10 +317,10 @@ def summary(run: Run) -> dict[str, Any]:
     }
 
 
-def _success_under(run: Run) -> dict[str, dict[str, float]]:
+def _success_under(run: Run, replaced: Sequence[int]) -> dict[str, dict[str, float]]:
     """What labelled episodes came to under each regime of injected failures; empty without any.
 
-    Their success with an interval, their tool calls, and how many results were replaced.
+    Their success with an interval, their tool calls, and how many results were replaced (`replaced`, by episode).
     """
     import numpy as np
 
@@ -337,9 +331,6 @@ def _success_under(run: Run) -> dict[str, dict[str, float]]:
     except UsageError:  # no episode has the attribute
         return {}
     table, found = run.episodes, {}
-    every = [run.episode(index) for index in range(len(run))]
-    calls = np.array([episode.calls for episode in every])
-    replaced = np.array([sum(bool(step.injected) for step in episode.steps) for episode in every])
     for regime in dict.fromkeys(str(name) for name in regimes if name is not None):
         among = table.labelled & np.array([name == regime for name in regimes])
         if among.any():
@@ -349,8 +340,8 @@ def _success_under(run: Run) -> dict[str, dict[str, float]]:
                 "low": share.low,
                 "high": share.high,
                 "n": share.n,
-                "calls": int(calls[among].sum()),
-                "replaced": int(replaced[among].sum()),
+                "calls": int(table.calls[among].sum()),
+                "replaced": int(np.asarray(replaced)[among].sum()),
             }
     return found
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from tqdm import tqdm
 
-from probecascade.agents.react import episode_id
 from probecascade.cli.auroc import CheckpointAuroc, auroc_by_checkpoint, worthwhile
 from probecascade.cli.fit import judge_held_out
 from probecascade.cli.fresh import FREE, Row, free_row, fresh_tasks, live_row, play_together, replayed_row
@@ -21,12 +20,12 @@ from probecascade.cli.quickstart_text import (
     transcript,
 )
 from probecascade.cli.recipes import ExtractRecipe
-from probecascade.cli.session import Session, open_session, play
+from probecascade.cli.session import Session, missing, open_session, play, run_writer
 from probecascade.cli.tables import interval_record, outcome_record, share_text, wrapped
 from probecascade.episode import Episode, Task
 from probecascade.evaluation import share_interval
 from probecascade.policies import Cascade, FailOpen, FirstRepeatedFailedSearch, fit_cascade
-from probecascade.store import Run, RunWriter
+from probecascade.store import Run
 
 RECALLS = ("0.90", "0.95", "0.99")
 """Targets of the recall cascade: one per gate that the recipe names, and no more of them than it has gates."""
@@ -107,14 +106,10 @@ def _bar() -> tqdm[Any]:
 
 def _extract(session: Session, place: _Place, fresh: int, say: Say, bar: tqdm[Any]) -> Run:
     """Play what the run lacks and store it."""
-    engine, recipe = session.engine, session.recipe
     episodes = list(session.episodes(session.tasks.first(None)))
-    dtype = recipe.capture.store_dtype
-    with RunWriter(
-        place.run, session.header, layers=engine.layers, d_model=engine.d_model, dtype=dtype, resume=True
-    ) as writer:
-        left = [(task, seed) for task, seed in episodes if episode_id(task, seed) not in writer.stored]
-        live = 3 * fresh * recipe.tasks.repeats  # under both probe cascades, and their twins
+    with run_writer(session, place.run, resume=True) as writer:
+        left = missing(episodes, writer.stored)
+        live = 3 * fresh * session.recipe.tasks.repeats  # under both probe cascades, and their twins
         bar.reset(len(left) + AUROC_WEIGHT * len(CHECKPOINTS) + sum(FIT_WEIGHTS.values()) + live)
         say(_introduction(session, len(episodes), fresh))
         if writer.stored:

@@ -197,16 +197,14 @@ def _layers(recipe: ExtractRecipe, plan: _Plan) -> Sequence[int] | None:
 
 @contextlib.contextmanager
 def _writer(session: Session, plan: _Plan) -> Iterator[RunWriter | None]:
-    from probecascade.store import RunWriter
+    from probecascade.cli.session import run_writer
 
     if plan.output is None:
         yield None
         return
-    engine = session.engine
-    dtype = session.recipe.capture.store_dtype
     coin = None if plan.coin is None else plan.coin.record()
-    header = {**session.header, "policy": {"cascade": plan.name, "shadow": plan.shadow, "explore": coin}}
-    with RunWriter(plan.output, header, layers=engine.layers, d_model=engine.d_model, dtype=dtype) as writer:
+    policy = {"cascade": plan.name, "shadow": plan.shadow, "explore": coin}
+    with run_writer(session, plan.output, policy=policy) as writer:
         yield writer
 
 

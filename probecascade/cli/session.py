@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import itertools
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -20,7 +20,7 @@ import typer
 
 from probecascade import __version__
 from probecascade.agents.chat import ChatFormat, Dialogue
-from probecascade.agents.react import AgentSettings, ReActAgent
+from probecascade.agents.react import AgentSettings, ReActAgent, episode_id
 from probecascade.agents.rewrites import rewrites
 from probecascade.agents.templates import Template, chat_dialogue, chat_pieces, plain_template
 from probecascade.cli.recipes import ExtractRecipe, plain
@@ -31,7 +31,7 @@ from probecascade.errors import CascadeError, UsageError
 from probecascade.interfaces import StoppingPolicy
 from probecascade.models import LoadedModel, load
 from probecascade.models.requests import Conversation
-from probecascade.store import LAYER_CONVENTION, described_file
+from probecascade.store import LAYER_CONVENTION, RunWriter, described_file
 
 if TYPE_CHECKING:
     from probecascade.models.engine import Engine
@@ -151,6 +151,18 @@ def open_session(
         wording, dialogue = next(iter(dialogues.items()))
         header["template_rewrites"] = _rewrites(dialogue, templates[wording], chat, engine)
     return Session(recipe, tasks, engine, agents, header)
+
+
+def run_writer(session: Session, folder: Path, *, resume: bool = False, **header: Any) -> RunWriter:
+    """A writer of the episodes that the session plays, with more for the run's header. Raises as `RunWriter` does."""
+    engine, dtype = session.engine, session.recipe.capture.store_dtype
+    described = {**session.header, **header}
+    return RunWriter(folder, described, layers=engine.layers, d_model=engine.d_model, dtype=dtype, resume=resume)
+
+
+def missing(episodes: Iterable[tuple[Task, int]], stored: Set[str]) -> list[tuple[Task, int]]:
+    """Those of the episodes (task, seed) that are not stored."""
+    return [(task, seed) for task, seed in episodes if episode_id(task, seed) not in stored]
 
 
 def play(

@@ -18,7 +18,7 @@ import typer
 from probecascade.agents.react import episode_id
 from probecascade.cli.progress import progress
 from probecascade.cli.recipes import ExtractRecipe, plain, read_extract
-from probecascade.cli.session import Session, open_session, play
+from probecascade.cli.session import Session, missing, open_session, play, run_writer
 from probecascade.cli.tasks import task_set
 from probecascade.environments.tasks import write_whole
 from probecascade.episode import Episode, Recording, Task
@@ -45,7 +45,7 @@ from probecascade.policies.judged import (
     tune_k,
     useless_rate,
 )
-from probecascade.store import Run, RunWriter
+from probecascade.store import Run
 
 EPISODES, DEVELOPMENT, ABOUT = "episodes.jsonl", "development", "study.json"
 
@@ -83,7 +83,7 @@ def run_study(path: Path, output: Path, *, resume: bool, limit: int | None, devi
             f"the study wants {recipe.study.development} tasks for development beside the {len(tasks.tasks)} of the "
             f"recipe, and {len(held_out)} are left: lower groups in [tasks] or development in [study]."
         )
-    rules = [rule_named(_parts(name)[0], rounds=recipe.agent.max_rounds or 8) for name in recipe.study.conditions]
+    rules = [rule_named(_parts(name)[0], rounds=tasks.max_rounds) for name in recipe.study.conditions]
     session = open_session(
         recipe,
         tasks=tasks,
@@ -93,7 +93,7 @@ def run_study(path: Path, output: Path, *, resume: bool, limit: int | None, devi
     header = {**session.header, "study": plain(recipe.study)}
     _begin(output, header)
     learnt = _learn(session, recipe, held_out, output / DEVELOPMENT)
-    policies = {name: _policy(name, recipe, learnt) for name in recipe.study.conditions}
+    policies = {name: _policy(name, session, learnt) for name in recipe.study.conditions}
     done = _stored(output / EPISODES)
     left = [
         (task, seed)
@@ -173,16 +173,9 @@ def _learn(session: Session, recipe: ExtractRecipe, tasks: Sequence[Task], folde
         "lexical": LexicalDetector(),
     }
     watching = Judged(rule_named("none"), None, tuple(judges.values()))
-    engine, episodes = session.engine, list(session.episodes(tasks))
-    with RunWriter(
-        folder,
-        session.header,
-        layers=engine.layers,
-        d_model=engine.d_model,
-        dtype=session.recipe.capture.store_dtype,
-        resume=folder.exists(),
-    ) as writer:
-        left = [(task, seed) for task, seed in episodes if episode_id(task, seed) not in writer.stored]
+    episodes = list(session.episodes(tasks))
+    with run_writer(session, folder, resume=folder.exists()) as writer:
+        left = missing(episodes, writer.stored)
         for recording in progress(play(session, left, watching), len(left), "development"):
             writer.add(recording)
     run = Run.open(folder)
@@ -230,7 +223,7 @@ def _about_probe(evidence: FittedEvidence) -> dict[str, Any]:
 
 def _tuned(session: Session, episodes: Sequence[tuple[Task, int]], recipe: ExtractRecipe, learnt: Learnt) -> Any:
     """The k that does best on the development episodes, played again under each."""
-    policies = {f"enforced_k{k}": _policy(f"enforced_k{k}", recipe, learnt) for k in TRIED}
+    policies = {f"enforced_k{k}": _policy(f"enforced_k{k}", session, learnt) for k in TRIED}
     played: dict[int, list[Episode]] = {k: [] for k in TRIED}
     for recordings in progress(_all(session, episodes, policies), len(episodes), "tuning k", "task"):
         for k, recording in zip(TRIED, recordings, strict=True):
@@ -241,13 +234,12 @@ def _tuned(session: Session, episodes: Sequence[tuple[Task, int]], recipe: Extra
 # The study ------------------------------------------------------------------------------------------------------------
 
 
-def _policy(name: str, recipe: ExtractRecipe, learnt: Learnt) -> Judged:
+def _policy(name: str, session: Session, learnt: Learnt) -> Judged:
     """The policy of a condition. All judges speak in each; where a rule acts on none, those of the study's count."""
     rule, judge, k = _parts(name)
-    acting = judge or recipe.study.judge
+    acting = judge or session.recipe.study.judge
     others = tuple(each for of, each in learnt.judges.items() if of != acting)
-    rounds = recipe.agent.max_rounds or 8
-    return Judged(rule_named(rule, k=k or learnt.k, rounds=rounds), learnt.judges[acting], others)
+    return Judged(rule_named(rule, k=k or learnt.k, rounds=session.tasks.max_rounds), learnt.judges[acting], others)
 
 
 def _all(

@@ -101,14 +101,14 @@ def steering_effect(
     Left out are episodes without a label in any of the runs. DataError where a run lacks or repeats an episode,
     NothingToDoError where none is left.
     """
-    by_key = [_by_id(run) for run in (twins, steered, *controls)]
-    if any(run.keys() != by_key[0].keys() for run in by_key):
+    by_id = [_by_id(run) for run in (twins, steered, *controls)]
+    if any(run.keys() != by_id[0].keys() for run in by_id):
         raise DataError("the steered runs and their twins hold different episodes: play the same tasks and seeds.")
-    keys = [key for key in by_key[0] if all(run[key].labelled for run in by_key)]
+    keys = [key for key in by_id[0] if all(run[key].labelled for run in by_id)]
     if not keys:
         raise NothingToDoError(f"no episode of {name!r} has a label in every run: run more tasks.")
-    groups = [by_key[0][key].group for key in keys]
-    table = np.stack([_measures([run[key] for key in keys]) for run in by_key])  # (runs, n, measures)
+    groups = [by_id[0][key].group for key in keys]
+    table = np.stack([_measures([run[key] for key in keys]) for run in by_id])  # (runs, n, measures)
     change = table[1:] - table[0]
     chance = change[1:].mean(axis=0) if controls else np.full_like(change[0], np.nan)
 
@@ -118,7 +118,7 @@ def steering_effect(
     return SteeringEffect(
         name=name,
         n=len(keys),
-        untouched=float(np.mean([_same(by_key[0][key], by_key[1][key]) for key in keys])),
+        untouched=float(np.mean([_same(by_id[0][key], by_id[1][key]) for key in keys])),
         controls=len(controls),
         direction=intervals(change[0]),
         random=intervals(chance) if controls else {},

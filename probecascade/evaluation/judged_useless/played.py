@@ -15,7 +15,8 @@ def played_record(episode: Episode, condition: str, judge: str, model: str) -> d
     side questions, `seconds`; and how it ended, `transcript` included. Of one task under several conditions, shared
     work is counted whole in each.
     """
-    log = evidence_log(episode, judge)
+    logs = {name: evidence_log(episode, name) for name in {*judges_of(episode), judge}}
+    log = logs[judge]
     decision = episode.decision
     return {
         "question_id": episode.task_id,
@@ -26,12 +27,8 @@ def played_record(episode: Episode, condition: str, judge: str, model: str) -> d
         "actions": [step.action or "invalid" for step in episode.steps],
         "success": episode.outcome == "success",
         "injected": list(log.injected),
-        "judges": {
-            name: [_said(word) for word in evidence_log(episode, name).verdicts]
-            for name in judges_of(episode)
-            if name != judge
-        },
-        "scores": {name: [_number(s) for s in evidence_log(episode, name).scores] for name in judges_of(episode)},
+        "judges": {name: [_said(word) for word in logs[name].verdicts] for name in judges_of(episode) if name != judge},
+        "scores": {name: [_number(s) for s in logs[name].scores] for name in judges_of(episode)},
         "outcome": episode.outcome,
         "reason": episode.reason,
         "reward": episode.reward,
