@@ -9,7 +9,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +49,18 @@ from probecascade.store import Run
 
 EPISODES, DEVELOPMENT, ABOUT = "episodes.jsonl", "development", "study.json"
 
+TUNED = "tuned"  # the condition whose k is chosen on the development episodes
+
 _NAME = re.compile(r"(\w+?)(?:_k([1-9][0-9]?))?")
 
 
 @dataclass(frozen=True)
 class Learnt:
-    """What the development episodes gave: the judges, and what is said of them; `k` is that of the usual rule."""
+    """What the development episodes gave: the judges, the k of `tuned` (None if it is not played), and what is said."""
 
     judges: Mapping[str, EvidenceJudge]
-    k: int
-    about: Mapping[str, Any]
+    tuned: int | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 def run_study(path: Path, output: Path, *, resume: bool, limit: int | None, device: str | None) -> dict[str, Any]:
@@ -106,7 +108,7 @@ def run_study(path: Path, output: Path, *, resume: bool, limit: int | None, devi
             errors += _write(file, recordings, policies, session, done)
     about = {
         **learnt.about,
-        "k": learnt.k,
+        "k": recipe.study.k,
         "errors": dict(errors.most_common()),
         "computed": session.engine.tokens_computed - begun,
     }
@@ -133,11 +135,13 @@ def _parts(name: str) -> tuple[str, str | None, int | None]:
     k = int(found[2]) if found and found[2] else None
     if base in CONDITIONS:
         return base, None, k
+    if name == TUNED:
+        return "enforced", None, None
     if base in ("side", "odds", "thought", "lexical", "probe", "random"):
         return "enforced", base, k
     raise UsageError(
-        f"the condition {name!r} in [study] is unknown: choose from {', '.join(CONDITIONS)}, the judges side, odds, "
-        "thought, lexical, probe and random, and add _k3 for another k."
+        f"the condition {name!r} in [study] is unknown: choose from {', '.join(CONDITIONS)}, {TUNED}, the judges "
+        "side, odds, thought, lexical, probe and random, and add _k3 for another k."
     )
 
 
@@ -165,7 +169,7 @@ def _begin(output: Path, header: Mapping[str, Any]) -> None:
 
 
 def _learn(session: Session, recipe: ExtractRecipe, tasks: Sequence[Task], folder: Path) -> Learnt:
-    """Play the development tasks, learn probe, cut and rate on them, and the usual k if it is to be tuned."""
+    """Play the development tasks, learn probe, cut and rate on them, and the k of `tuned` where that is played."""
     judges: dict[str, EvidenceJudge] = {
         "side": SideQuestionJudge(),
         "odds": OddsJudge(),
@@ -193,17 +197,17 @@ def _learn(session: Session, recipe: ExtractRecipe, tasks: Sequence[Task], folde
         "odds": {"cut": cut, "balanced_accuracy": odds_accuracy},
         "random": {"rate": rate},
     }
-    k = recipe.study.k
-    if recipe.study.tune:
-        tuned = _tuned(session, episodes, recipe, Learnt(judges, k, {}))
-        k, about["tuned"] = tuned.k, dataclasses.asdict(tuned)
-    return Learnt(judges, k, about)
+    if TUNED not in recipe.study.conditions:
+        return Learnt(judges, None, about)
+    tuned = _tuned(session, episodes, recipe, Learnt(judges))
+    return Learnt(judges, tuned.k, about | {"tuned": dataclasses.asdict(tuned)})
 
 
 def _odds(played: Sequence[Episode]) -> tuple[float, float]:
     """The cut of the model's own log-odds, and its balanced accuracy on the episodes that it was chosen on."""
     logs = [evidence_log(episode, "odds") for episode in played]
-    return best_cut([score for log in logs for score in log.scores], [truth for log in logs for truth in log.injected])
+    known = [pair for log in logs for pair in zip(log.scores, log.injected, strict=True) if pair[1] is not None]
+    return best_cut([score for score, _ in known], [truth for _, truth in known])
 
 
 def _rate(chosen: str, played: Sequence[Episode], evidence: FittedEvidence, cut: float) -> float:
@@ -217,7 +221,17 @@ def _rate(chosen: str, played: Sequence[Episode], evidence: FittedEvidence, cut:
 
 
 def _about_probe(evidence: FittedEvidence) -> dict[str, Any]:
-    keys = ("layer", "threshold", "auroc", "balanced_accuracy", "rate", "observations", "injected", "groups")
+    keys = (
+        "layer",
+        "threshold",
+        "auroc",
+        "balanced_accuracy",
+        "rate",
+        "observations",
+        "injected",
+        "refusals",
+        "groups",
+    )
     return {key: getattr(evidence, key) for key in keys}
 
 
@@ -239,7 +253,9 @@ def _policy(name: str, session: Session, learnt: Learnt) -> Judged:
     rule, judge, k = _parts(name)
     acting = judge or session.recipe.study.judge
     others = tuple(each for of, each in learnt.judges.items() if of != acting)
-    return Judged(rule_named(rule, k=k or learnt.k, rounds=session.tasks.max_rounds), learnt.judges[acting], others)
+    k = learnt.tuned if name == TUNED else k or session.recipe.study.k
+    assert k is not None
+    return Judged(rule_named(rule, k=k, rounds=session.tasks.max_rounds), learnt.judges[acting], others)
 
 
 def _all(
@@ -296,12 +312,13 @@ def tell(about: Mapping[str, Any]) -> None:
     typer.echo(
         f"judges, learnt on {about['development']} tasks of their own: probe at layer {probe['layer']}, "
         f"AUROC {probe['auroc']:.3f}, balanced accuracy {probe['balanced_accuracy']:.3f} out of fold "
-        f"({probe['injected']} failures among {probe['observations']} observations); the model's own odds, cut at "
+        f"({probe['injected']} failures among {probe['observations']} results of tools; {probe['refusals']} refusals of "
+        f"invalid actions taught it too); the model's own odds, cut at "
         f"{odds['cut']:+.2f}: {odds['balanced_accuracy']:.3f}; random: {about['random']['rate']:.3f} useless"
     )
     if "tuned" in about:
         tried = ", ".join(f"{k}: {worth:+.3f}" for k, worth in about["tuned"]["utility"].items())
-        typer.echo(f"k = {about['k']}, of mean utilities {tried}")
+        typer.echo(f"tuned: k = {about['tuned']['k']}, of mean utilities {tried}")
     if about["errors"]:
         reason, count = next(iter(about["errors"].items()))
         total = sum(about["errors"].values())

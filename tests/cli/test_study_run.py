@@ -148,11 +148,16 @@ def test_a_study_goes_on_where_it_stopped(recipe: Path, tmp_path: Path) -> None:
 
 
 def test_k_is_tuned_on_development_tasks(recipe: Path, tmp_path: Path) -> None:
-    recipe.write_text(recipe.read_text() + "tune = true\n")
+    text = recipe.read_text().replace("'enforced'", "'enforced', 'tuned'")
+    recipe.write_text(text.replace("k = 2", "k = 7"))  # the usual k is of no concern
     told = play(recipe, tmp_path / "out", limit=1)
     worth = told["tuned"]["utility"]
     assert set(worth) == {2, 3, 4, 5, 6, 7}
-    assert told["k"] == min(k for k in worth if worth[k] == max(worth.values()))
+    k = told["tuned"]["k"]
+    assert k == min(k for k in worth if worth[k] == max(worth.values())) != told["k"]
+    stopped = [row["stopped"] for row in rows(tmp_path / "out") if row["condition"] == "tuned" and row["stopped"]]
+    assert stopped
+    assert {int(reason.split()[0]) for reason in stopped} == {k}
 
 
 def test_another_study_is_not_continued(recipe: Path, tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ class StudyEpisode:
     `verdicts[i]` judges the observation that `actions[i]` returned, in upper case: USELESS, USEFUL, or anything else
     (such as UNPARSED); empty where no verdict was asked for. There may be fewer verdicts than observations; nothing
     is known of the later ones. `actions` has one lower-case name per step, `finish` included, which can only be the
-    last. `injected[i]` tells whether the i-th observation was a failure put in place of the result, None where that
-    was not recorded. `judges` holds the verdicts of further judges on the same observations, by name.
+    last. `injected[i]` tells whether the i-th observation was a failure put in place of the result, None where there
+    was no result to replace; `injected` is None where that was not recorded. `judges` holds the verdicts of further judges on the same observations, by name.
 
     Raises DataError where the parts do not fit together.
     """
@@ -46,7 +46,7 @@ class StudyEpisode:
     actions: tuple[str, ...]
     success: bool
     condition: str = ""
-    injected: tuple[bool, ...] | None = None
+    injected: tuple[bool | None, ...] | None = None
     model: str = ""
     split: str = ""
     judges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class StudyEpisode:
         return self.actions[-1:] == (FINISH,)
 
     @property
-    def truth(self) -> tuple[bool, ...] | None:
+    def truth(self) -> tuple[bool | None, ...] | None:
         """Which of the judged observations were injected failures: as recorded, else as the regime's name says.
 
         None where neither tells.
@@ -172,7 +172,7 @@ def _episode(value: Any) -> StudyEpisode:
         actions=_actions(value["actions"]),
         success=_flag(value["success"], "success"),
         condition=_label(value, "condition"),
-        injected=None if injected is None else tuple(_flag(item, "injected") for item in _items(injected, "injected")),
+        injected=None if injected is None else _injected(injected),
         model=_label(value, "model"),
         split=_label(value, "split"),
         judges=_judges(value.get("judges")),
@@ -203,6 +203,10 @@ def _flag(value: Any, key: str) -> bool:
     if not isinstance(value, int | float) or value not in (0, 1):
         raise DataError(f"{key} is {value!r:.60}, neither true nor false")
     return bool(value)
+
+
+def _injected(value: Any) -> tuple[bool | None, ...]:
+    return tuple(None if item is None else _flag(item, "injected") for item in _items(value, "injected"))
 
 
 def _verdicts(value: Any, key: str) -> tuple[str, ...]:

@@ -58,7 +58,7 @@ def judge_accuracy(episodes: Sequence[StudyEpisode], resampling: Resampling = ST
     """Verdicts against the truth of the injected failures, of all episodes that tell it (`StudyEpisode.truth`).
 
     Any verdict but USELESS counts as saying that the observation is no failure, as it does for the rule; observations
-    without a verdict are left out. An observation that is no failure need not be of use, so that `judged_intact` of
+    without a verdict are left out, and so are those that were no result of a tool. An observation that is no failure need not be of use, so that `judged_intact` of
     a perfect judge may be below 1. Intervals resample questions.
     """
     questions = questions_of(episodes)
@@ -67,7 +67,7 @@ def judge_accuracy(episodes: Sequence[StudyEpisode], resampling: Resampling = ST
     rows: list[tuple[bool, bool, bool, bool]] = []
     for episode in episodes:
         for verdict, failing in zip(episode.verdicts, episode.truth or (), strict=False):
-            if verdict:
+            if verdict and failing is not None:
                 useless = verdict == USELESS
                 codes.append(places[episode.question_id])
                 rows.append((failing and useless, failing, not failing and not useless, not failing))

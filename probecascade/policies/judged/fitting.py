@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from probecascade.episode import Step
 from probecascade.errors import DataError
 from probecascade.policies.judged.judges import ProbeJudge
 from probecascade.policies.judged.log import best_cut
-from probecascade.probes import Fitter, FrozenProbe, LogisticFitter
+from probecascade.probes import Fitter, FrozenProbe, LogisticFitter, auroc
 from probecascade.store import Run
 
 
@@ -20,7 +21,9 @@ class FittedEvidence:
     """A fitted probe and how well it tells observations, all out of fold: each scored by a fit without its group.
 
     threshold: that of the best balanced accuracy on the out-of-fold scores, so that accuracy is slightly
-    optimistic. rate: share of the observations that reach it. observations, injected, groups: what it was fitted on.
+    optimistic; both and auroc are about what tools said, failures against the rest. rate: share of all judged
+    observations that reach the threshold. observations: what tools said, of which injected are failures; refusals:
+    answers to invalid actions; groups: of the tasks.
     """
 
     probe: FrozenProbe
@@ -31,6 +34,7 @@ class FittedEvidence:
     rate: float
     observations: int
     injected: int
+    refusals: int
     groups: int
 
     def judge(self, name: str = "probe") -> ProbeJudge:
@@ -41,44 +45,55 @@ class FittedEvidence:
 def fit_evidence_probe(run: Run, layer: int, fitter: Fitter | None = None) -> FittedEvidence:
     """Fit on the states of one layer at all `observation` checkpoints of a run; see `ProbeJudge`.
 
-    The label is whether the observation was a failure injected in the place of what the tool found; the groups are
-    those of the tasks, so regimes of a task stay together. Left out is what no tool said: the refusal of an invalid
-    action and the next question of a task. The usual fitter balances the classes. DataError for a run without
-    observations of both kinds, StoreError for a layer that is not stored.
+    Useless are failures injected in the place of what a tool found, and refusals of invalid actions, in which no tool
+    said anything; the next question of a task is left out. The groups are those of the tasks, so regimes of a task stay
+    together. The usual fitter balances the classes. DataError for a run whose tools did not say both, StoreError for a
+    layer that is not stored.
     """
     names = [name for name in run.checkpoint_names if name.startswith("observation:")]
     if not names:
         raise DataError("the run keeps no states at observations: record the checkpoints observation too.")
-    injected = [_told(run.episode(index).steps) for index in range(len(run))]
+    told = [_told(run.episode(index).steps) for index in range(len(run))]
     states, labels, groups = [], [], []
     for name in names:
         rows = run.rows(name)
-        found = [injected[e].get(int(r)) for e, r in zip(rows.episode, rows.round, strict=True)]
+        found = [told[e].get(int(r)) for e, r in zip(rows.episode, rows.round, strict=True)]
         use = np.array([label is not None for label in found], np.bool_)
         states.append(run.states(name, layer)[use])
         labels += [label for label in found if label is not None]
         groups += run.episodes.group[rows.episode[use]].tolist()
-    truth = np.array(labels, np.bool_)
+    refused = np.array([label == "refused" for label in labels], np.bool_)
+    useless = np.array([label != "intact" for label in labels], np.bool_)
+    truth = useless[~refused]
     if not truth.any() or truth.all():
         raise DataError(
             f"of the run's {len(truth)} observations {int(truth.sum())} are injected failures: record regimes that "
             "hold failures and true results."
         )
-    fitted = (fitter or LogisticFitter(class_weight="balanced")).fit(np.concatenate(states), truth, groups)
-    threshold, accuracy = best_cut(fitted.out_of_fold, truth)
+    fitted = (fitter or LogisticFitter(class_weight="balanced")).fit(np.concatenate(states), useless, groups)
+    threshold, accuracy = best_cut(fitted.out_of_fold[~refused], truth)
     return FittedEvidence(
         probe=fitted.probe,
         layer=layer,
         threshold=threshold,
-        auroc=fitted.auroc,
+        auroc=auroc(fitted.out_of_fold[~refused], truth),
         balanced_accuracy=accuracy,
         rate=float((fitted.out_of_fold >= threshold).mean()),
         observations=len(truth),
         injected=int(truth.sum()),
+        refusals=int(refused.sum()),
         groups=len(set(groups)),
     )
 
 
-def _told(steps: Sequence[Step]) -> dict[int, bool]:
-    """Whether what a tool said in a round was an injected failure, by round."""
-    return {s.round: bool(s.injected) for s in steps if s.observation_kind not in ("invalid", "next_part")}
+_Told = Literal["injected", "intact", "refused"]
+
+
+def _told(steps: Sequence[Step]) -> dict[int, _Told]:
+    """What a round's observation was: a failure, what a tool found, or the refusal of an invalid action."""
+    kinds: dict[int, _Told] = {}
+    for step in steps:
+        if step.observation_kind != "next_part":
+            said: _Told = "injected" if step.injected else "intact"
+            kinds[step.round] = "refused" if step.observation_kind == "invalid" else said
+    return kinds

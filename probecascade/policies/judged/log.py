@@ -21,7 +21,7 @@ class EvidenceLog:
 
     rounds: of the observations. scores: NaN where the judge gives none. runs: USELESS in a row up to each, as the
     judge's rule counts them (a NONE leaves the run as it was). injected: whether the observation was a failure put in
-    the place of what the tool found. continuing, answering: the model's beliefs, NaN where it was not asked or gave no
+    the place of what the tool found, None where no tool spoke (an invalid action was refused). continuing, answering: the model's beliefs, NaN where it was not asked or gave no
     number.
     """
 
@@ -29,7 +29,7 @@ class EvidenceLog:
     verdicts: tuple[Word, ...]
     scores: tuple[float, ...]
     runs: tuple[int, ...]
-    injected: tuple[bool, ...]
+    injected: tuple[bool | None, ...]
     continuing: tuple[float, ...]
     answering: tuple[float, ...]
 
@@ -58,7 +58,7 @@ def evidence_log(episode: Episode, judge: str) -> EvidenceLog:
         new_part = not here["judged"] and _asks_next(episode, number)
         runs.append(said[-1].get("run", 0 if new_part or not runs else runs[-1]))
         beliefs.append(here.get("beliefs", {}))
-    failures = {step.round: bool(step.injected) for step in episode.steps}
+    failures = {s.round: None if s.observation_kind == "invalid" else bool(s.injected) for s in episode.steps}
     return EvidenceLog(
         rounds=tuple(rounds),
         verdicts=tuple(each["verdict"] for each in said),

@@ -107,8 +107,8 @@ def test_answer_steps() -> None:
 
 def test_judge_accuracy_by_hand() -> None:
     one = StudyEpisode(
-        "a", "x", ("USELESS", "USEFUL", "UNPARSED", "", "USELESS"), ("search",) * 5, False,
-        injected=(True, True, False, True, False),
+        "a", "x", ("USELESS", "USEFUL", "UNPARSED", "", "USELESS", "USELESS"), ("search",) * 6, False,
+        injected=(True, True, False, True, False, None),
     )  # fmt: skip
     found = judge_accuracy([one, episode("uu", question="b", regime="plausible")])
     assert (found.accuracy.value, found.accuracy.n) == (0.5, 4)

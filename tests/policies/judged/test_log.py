@@ -47,6 +47,8 @@ def test_a_log_has_one_entry_for_every_observation() -> None:
     assert judges_of(episode) == ("side", "thought")
     steps = tuple(replace(step, injected="unrelated" if step.round == 3 else "") for step in episode.steps)
     assert evidence_log(replace(episode, steps=steps), "side").injected == (False, False, True)
+    refused = tuple(replace(step, observation_kind="invalid") if step.round == 1 else step for step in steps)
+    assert evidence_log(replace(episode, steps=refused), "side").injected == (None, False, True)
 
 
 def test_a_log_outlives_the_store(tmp_path: Path) -> None:
@@ -94,19 +96,21 @@ def test_a_cut_needs_both_kinds(useless: list[bool]) -> None:
         best_cut([0.1, 0.2], useless)
 
 
-def failing_run(path: Path, *, injected: float, kinds: str = "") -> Run:
-    """Layer 2 tells an injected failure at its observation; layer 0 says nothing."""
+def failing_run(path: Path, *, injected: float, kinds: str = "", refused: int = 0) -> Run:
+    """Layer 2 tells an injected failure at its observation; layer 0 says nothing. Round `refused` is no valid action."""
     rng = np.random.default_rng(0)
     with RunWriter(path, HEADER, layers=LAYERS, d_model=WIDTH, dtype="float32") as writer:
         for g in range(80):
             episode = make_episode(f"task-{g}", f"group-{g // 2}", failed=bool(g % 2), rounds=4)
             strikes = {r: rng.random() < injected for r in range(1, 5)}
             steps = tuple(replace(s, injected="unrelated" if strikes[s.round] else "") for s in episode.steps)
+            steps = tuple(replace(s, observation_kind="invalid") if s.round == refused else s for s in steps)
             points = tuple(p for p in episode.checkpoints if not kinds or p.kind == kinds)
             states = rng.normal(size=(len(points), len(LAYERS), WIDTH))
             for i, point in enumerate(points):
                 if point.kind == "observation":
-                    states[i, 1, 3] += 3.0 if strikes[point.round] else -3.0
+                    states[i, 1, 3] += 3.0 if strikes[point.round] and point.round != refused else -3.0
+                    states[i, 1, 2] += 9.0 * (point.round == refused)
             writer.add(Recording(replace(episode, steps=steps, checkpoints=points), states.astype(np.float32)))
     return Run.open(path)
 
@@ -123,6 +127,18 @@ def test_a_probe_learns_planted_failures_where_they_are(tmp_path: Path) -> None:
     assert blind.auroc < 0.65
     judge = fitted.judge()
     assert (judge.layer, judge.threshold, judge.name) == (2, fitted.threshold, "probe")
+
+
+def test_refusals_are_useless_to_a_probe_and_its_accuracy_is_about_results(tmp_path: Path) -> None:
+    run = failing_run(tmp_path / "run", injected=0.5, refused=3)
+    fitted = fit_evidence_probe(run, 2, LogisticFitter(strengths=(0.01, 0.1), folds=3))
+    assert (fitted.observations, fitted.refusals) == (80, 80)
+    assert 20 < fitted.injected < 60
+    assert fitted.auroc > 0.97
+    assert fitted.rate == pytest.approx((fitted.injected + 80) / 160, abs=0.03)
+    rows = run.rows("observation:3")
+    score = fitted.probe.score(run.states("observation:3", 2), np.zeros((len(rows.episode), 9), np.float32))
+    assert (score >= fitted.threshold).mean() > 0.95
 
 
 def test_runs_that_teach_nothing_are_refused(tmp_path: Path) -> None:
