@@ -187,8 +187,8 @@ class StudySection:
     A condition is a name of `policies.judged.CONDITIONS`, whose rule acts on the verdicts of `judge`; or the name of
     a judge (`side`, `odds`, `thought`, `lexical`, `probe`, and `random`, at the rate of `judge`), whose verdicts then
     drive the enforced rule. `_k3` at the end of a name sets its k; `tuned` is `enforced` at the k that does best on the
-    development episodes, at `cost` per call. `development` is the number of tasks, beyond those of the recipe, on which probe, cut
-    and rate are learnt.
+    development episodes, at `cost` per call. `development` is the number of tasks, beyond those of the recipe, on
+    which probe, cut and rate are learnt.
     """
 
     conditions: tuple[str, ...] = ("none", "budget", "enforced", "combo", "lexical", "random")

@@ -221,18 +221,8 @@ def _rate(chosen: str, played: Sequence[Episode], evidence: FittedEvidence, cut:
 
 
 def _about_probe(evidence: FittedEvidence) -> dict[str, Any]:
-    keys = (
-        "layer",
-        "threshold",
-        "auroc",
-        "balanced_accuracy",
-        "rate",
-        "observations",
-        "injected",
-        "refusals",
-        "groups",
-    )
-    return {key: getattr(evidence, key) for key in keys}
+    kept = {field.name: getattr(evidence, field.name) for field in dataclasses.fields(evidence)}
+    return {key: value for key, value in kept.items() if key != "probe"}
 
 
 def _tuned(session: Session, episodes: Sequence[tuple[Task, int]], recipe: ExtractRecipe, learnt: Learnt) -> Any:
@@ -312,9 +302,9 @@ def tell(about: Mapping[str, Any]) -> None:
     typer.echo(
         f"judges, learnt on {about['development']} tasks of their own: probe at layer {probe['layer']}, "
         f"AUROC {probe['auroc']:.3f}, balanced accuracy {probe['balanced_accuracy']:.3f} out of fold "
-        f"({probe['injected']} failures among {probe['observations']} results of tools; {probe['refusals']} refusals of "
-        f"invalid actions taught it too); the model's own odds, cut at "
-        f"{odds['cut']:+.2f}: {odds['balanced_accuracy']:.3f}; random: {about['random']['rate']:.3f} useless"
+        f"({probe['injected']} failures among {probe['observations']} results of tools; {probe['refusals']} refusals "
+        f"of invalid actions taught it too); the model's own odds, cut at {odds['cut']:+.2f}: "
+        f"{odds['balanced_accuracy']:.3f}; random: {about['random']['rate']:.3f} useless"
     )
     if "tuned" in about:
         tried = ", ".join(f"{k}: {worth:+.3f}" for k, worth in about["tuned"]["utility"].items())

@@ -32,10 +32,11 @@ class StudyEpisode:
     """One episode: what the agent did, how each observation was judged, and whether its answer was right.
 
     `verdicts[i]` judges the observation that `actions[i]` returned, in upper case: USELESS, USEFUL, or anything else
-    (such as UNPARSED); empty where no verdict was asked for. There may be fewer verdicts than observations; nothing
-    is known of the later ones. `actions` has one lower-case name per step, `finish` included, which can only be the
-    last. `injected[i]` tells whether the i-th observation was a failure put in place of the result, None where there
-    was no result to replace; `injected` is None where that was not recorded. `judges` holds the verdicts of further judges on the same observations, by name.
+    (such as UNPARSED); empty where no verdict was asked for. There may be fewer verdicts than observations; nothing is
+    known of the later ones. `actions` has one lower-case name per step, `finish` included, which can only be the last.
+    `injected[i]` tells whether the i-th observation was a failure put in place of the result, None where there was no
+    result to replace; `injected` is None where that was not recorded. `judges` holds the verdicts of further judges on
+    the same observations, by name.
 
     Raises DataError where the parts do not fit together.
     """

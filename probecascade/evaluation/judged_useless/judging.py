@@ -58,8 +58,8 @@ def judge_accuracy(episodes: Sequence[StudyEpisode], resampling: Resampling = ST
     """Verdicts against the truth of the injected failures, of all episodes that tell it (`StudyEpisode.truth`).
 
     Any verdict but USELESS counts as saying that the observation is no failure, as it does for the rule; observations
-    without a verdict are left out, and so are those that were no result of a tool. An observation that is no failure need not be of use, so that `judged_intact` of
-    a perfect judge may be below 1. Intervals resample questions.
+    without a verdict are left out, and so are those that were no result of a tool. An observation that is no failure
+    need not be of use, so that `judged_intact` of a perfect judge may be below 1. Intervals resample questions.
     """
     questions = questions_of(episodes)
     places = {name: place for place, name in enumerate(questions)}

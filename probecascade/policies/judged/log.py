@@ -21,8 +21,8 @@ class EvidenceLog:
 
     rounds: of the observations. scores: NaN where the judge gives none. runs: USELESS in a row up to each, as the
     judge's rule counts them (a NONE leaves the run as it was). injected: whether the observation was a failure put in
-    the place of what the tool found, None where no tool spoke (an invalid action was refused). continuing, answering: the model's beliefs, NaN where it was not asked or gave no
-    number.
+    the place of what the tool found, None where no tool spoke (an invalid action was refused). continuing, answering:
+    the model's beliefs, NaN where it was not asked or gave no number.
     """
 
     rounds: tuple[int, ...]

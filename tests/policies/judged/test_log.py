@@ -97,7 +97,7 @@ def test_a_cut_needs_both_kinds(useless: list[bool]) -> None:
 
 
 def failing_run(path: Path, *, injected: float, kinds: str = "", refused: int = 0) -> Run:
-    """Layer 2 tells an injected failure at its observation; layer 0 says nothing. Round `refused` is no valid action."""
+    """Layer 2 tells an injected failure at its observation, layer 0 nothing; round `refused` is no valid action."""
     rng = np.random.default_rng(0)
     with RunWriter(path, HEADER, layers=LAYERS, d_model=WIDTH, dtype="float32") as writer:
         for g in range(80):
