@@ -70,7 +70,8 @@ class EnvironmentSection:
 
     The other keys are those of `environments.WikiSettings`: how a page is found, whether there is a lookup, how an
     answer is scored and from which reward on it counts as right, and how many sentences of a page a search shows. None
-    leaves what suits the layout of the tasks. `failures` says which results of an episode's calls are replaced (a
+    leaves what suits the layout of the tasks. `backup` adds a tool `backup_search`, which asks the same pages and never
+    fails. `failures` says which results of an episode's calls are replaced (a
     regime of `environments.failures`, or several, under each of which every task is played), `failure_kind` by what
     (None: unrelated pages).
     """
@@ -83,6 +84,7 @@ class EnvironmentSection:
     sentences: Count | None = None
     failures: str | tuple[str, ...] | None = None
     failure_kind: Failure | None = None
+    backup: bool = False
 
     def __post_init__(self) -> None:
         if self.failures is None and self.failure_kind is not None:
@@ -188,7 +190,10 @@ class StudySection:
     a judge (`side`, `odds`, `thought`, `lexical`, `probe`, and `random`, at the rate of `judge`), whose verdicts then
     drive the enforced rule. `_k3` at the end of a name sets its k; `tuned` is `enforced` at the k that does best on the
     development episodes, at `cost` per call. `development` is the number of tasks, beyond those of the recipe, on
-    which probe, cut and rate are learnt.
+    which probe, cut and rate are learnt; `learn` takes those of another study instead, by its folder.
+
+    `cascade` is the folder of a cascade for the condition of that name, in which its aborts become answers. With
+    `beliefs` the model is asked after every observation how likely success is.
     """
 
     conditions: tuple[str, ...] = ("none", "budget", "enforced", "combo", "lexical", "random")
@@ -196,6 +201,9 @@ class StudySection:
     k: Count = 5
     cost: Annotated[float, Between(0)] = 0.05
     development: Count = 30
+    learn: str | None = None
+    cascade: str | None = None
+    beliefs: bool = False
 
     def __post_init__(self) -> None:
         if not self.conditions:

@@ -276,7 +276,7 @@ def _described(recipe: ExtractRecipe, templates: Mapping[str, Template]) -> dict
     record = plain(recipe)
     del record["replay"], record["study"]
     tasks = {key: value for key, value in record["tasks"].items() if key not in ("groups", "repeats")}
-    # Runs from before there were native calls say nothing of `actions` and can still be resumed.
+    # Runs from before there were native calls and second sources say nothing of them and can still be resumed.
     agent = {k: v for k, v in record["agent"].items() if k != "slots" and (k, v) != ("actions", "react")}
     return {
         "template": sorted(identities.values()) if len(identities) > 1 else next(iter(identities.values())),
@@ -288,7 +288,7 @@ def _described(recipe: ExtractRecipe, templates: Mapping[str, Template]) -> dict
         "recipe": record,
         "recipe_identity": {
             "tasks": tasks | {key: Path(tasks[key]).name for key in ("set", "pages") if tasks[key]},
-            "environment": record["environment"],
+            "environment": {k: v for k, v in record["environment"].items() if (k, v) != ("backup", False)},
             "agent": agent,
         },
         **tasks_file(recipe),

@@ -36,7 +36,10 @@ def study(
     limit: Annotated[int | None, typer.Option(help="Play the first so many tasks of the recipe only.")] = None,
     device: Annotated[str | None, typer.Option(help="Where to play: auto, cpu, cuda, cuda:1 ...")] = None,
     k: Annotated[int, typer.Option(help="Useless verdicts in a row after which answers are counted.")] = 5,
-    budget: Annotated[int, typer.Option(help="Actions that the agent could take; the last one is left out.")] = 8,
+    budget: Annotated[
+        int | None,
+        typer.Option(help="Actions that the agent could take (the last one is left out); default: as played, else 8."),
+    ] = None,
     cost: Annotated[float, typer.Option(help="What a tool call costs, where a right answer is worth 1.")] = 0.05,
     against: Annotated[
         str | None, typer.Option(help="Condition that the others are compared against; default: none or unaided.")
@@ -51,6 +54,7 @@ def study(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the resampling of questions.")] = 0,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the main table as Markdown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int | None:
     """Measure whether agents act on tool results that they judge useless (arXiv 2610.06191).
@@ -62,8 +66,9 @@ def study(
     A line of the file is an episode: question_id, regime (clean, persistent, recover_after_1 to _3,
     late_onset_from_3), verdicts (USELESS, USEFUL or anything else, one per observation), actions (one name per
     step, such as search; finish is an answer) and success; optional are condition, model, split, injected (which
-    observations were failures, one per observation; else the regime's name tells) and judges (verdicts of further
-    judges by name). Files of the study's public release are read as they are.
+    observations were failures, one per observation, null where there was no result to replace; else the regime's name
+    tells), judges (verdicts of further judges by name) and beliefs (continuing and answering, a probability each per
+    observation). Files of the study's public release are read as they are.
 
     delta compares, after the same number of observations, how often the agent answers where all were judged useless
     and where the latest was, but an earlier one was not: about 0 for an agent that stops by the clock, above 0 for
@@ -79,6 +84,8 @@ def study(
       probecascade study judged-useless extract/judged-useless.toml -o studies/mine
 
       probecascade study judged-useless --episodes episodes.jsonl --report study.html
+
+      probecascade study judged-useless --episodes studies/mine/episodes.jsonl --markdown
 
       probecascade study judged-useless --episodes episodes.jsonl.gz --against budget --margin 0.05 --json
     """
@@ -103,11 +110,13 @@ def study(
             typer.echo(f"probecascade: stopped; what was played is in {output}. To go on:\n  {again}", err=True)
             return INTERRUPTED
         path = output / EPISODES
+    from probecascade.cli.study_text import markdown as as_markdown
     from probecascade.cli.study_text import text
     from probecascade.cli.tables import print_json
     from probecascade.evaluation import Resampling
     from probecascade.evaluation.judged_useless import STUDY, read_study, summarise
 
+    budget = budget if budget is not None else rounds_of(path)
     resampling = Resampling(STUDY.confidence, STUDY.resamples, seed)
     file = read_study(path)
     groups = file.groups()
@@ -123,6 +132,9 @@ def study(
         if page is not None:
             told["report"] = str(page)
         print_json({**record(path, file, summaries, compared), **told})
+        return None
+    if markdown:
+        typer.echo(as_markdown(summaries, k, cost))
         return None
     if learnt is not None:
         from probecascade.cli.study_run import tell
@@ -145,6 +157,21 @@ def _file(recipe: Path | None, episodes: Path | None, output: Path | None) -> Pa
     if output is None:
         raise UsageError("no folder was given for the study: add -o, such as -o studies/mine.")
     return output
+
+
+def rounds_of(episodes: Path) -> int:
+    """The actions that an agent could take in the study whose folder holds this file; else those of the published one.
+
+    Of a study that was played, its `study.json` beside the file tells.
+    """
+    import json
+
+    from probecascade.evaluation.judged_useless import BUDGET
+
+    try:
+        return int(json.loads((episodes.parent / "study.json").read_text("utf-8"))["recipe"]["agent"]["max_rounds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return BUDGET
 
 
 def comparisons(

@@ -9,7 +9,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,48 +18,36 @@ from probecascade.agents.react import episode_id
 from probecascade.cli.progress import progress
 from probecascade.cli.recipes import ExtractRecipe, plain, read_extract
 from probecascade.cli.session import Session, missing, open_session, play, run_writer
-from probecascade.cli.tasks import task_set
+from probecascade.cli.study_learn import DEVELOPMENT, Learnt, learnt_from, taught_elsewhere, untaught
+from probecascade.cli.tasks import TaskSet, task_set
 from probecascade.environments.tasks import write_whole
 from probecascade.episode import Episode, Recording, Task
 from probecascade.errors import DataError, StoreError, UsageError
+from probecascade.evaluation.judged_useless import LEAST_BUDGET
 from probecascade.evaluation.judged_useless.played import played_record
+from probecascade.interfaces import StoppingPolicy
 from probecascade.models.requests import Conversation
 from probecascade.models.together import together
+from probecascade.policies import Cascade
 from probecascade.policies.judged import (
     ASKED_WORD,
+    BELIEFS,
     CONDITIONS,
     TRIED,
-    EvidenceJudge,
-    FittedEvidence,
+    Answering,
     Judged,
-    LexicalDetector,
-    OddsJudge,
-    RandomJudge,
-    SideQuestionJudge,
-    ThoughtReader,
-    best_cut,
-    evidence_log,
-    fit_evidence_probe,
+    Noted,
     rule_named,
     tune_k,
-    useless_rate,
 )
 from probecascade.store import Run
 
-EPISODES, DEVELOPMENT, ABOUT = "episodes.jsonl", "development", "study.json"
+EPISODES, ABOUT = "episodes.jsonl", "study.json"
 
 TUNED = "tuned"  # the condition whose k is chosen on the development episodes
+CASCADE = "cascade"  # the condition in which a cascade's aborts become answers
 
 _NAME = re.compile(r"(\w+?)(?:_k([1-9][0-9]?))?")
-
-
-@dataclass(frozen=True)
-class Learnt:
-    """What the development episodes gave: the judges, the k of `tuned` (None if it is not played), and what is said."""
-
-    judges: Mapping[str, EvidenceJudge]
-    tuned: int | None = None
-    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 def run_study(path: Path, output: Path, *, resume: bool, limit: int | None, device: str | None) -> dict[str, Any]:
@@ -79,23 +66,28 @@ def run_study(path: Path, output: Path, *, resume: bool, limit: int | None, devi
     chosen = tasks.first(limit)
     if any(len(task.parts) > 1 for task in tasks.tasks):
         raise UsageError("a study needs tasks of one question each: set parts = 1 in [tasks].")
-    held_out = tuple(itertools.islice(tasks.fresh(), recipe.study.development))
-    if len(held_out) < recipe.study.development:
+    regimes = None if recipe.environment.regimes else _natural(tasks.tasks)
+    if tasks.max_rounds < LEAST_BUDGET:
         raise UsageError(
-            f"the study wants {recipe.study.development} tasks for development beside the {len(tasks.tasks)} of the "
-            f"recipe, and {len(held_out)} are left: lower groups in [tasks] or development in [study]."
+            f"max_rounds in [agent] is {tasks.max_rounds}: give a study at least {LEAST_BUDGET}, for runs to grow."
         )
+    held_out = _held_out(recipe, tasks)
     rules = [rule_named(_parts(name)[0], rounds=tasks.max_rounds) for name in recipe.study.conditions]
     session = open_session(
         recipe,
         tasks=tasks,
-        adds=[ASKED_WORD, max((r.opening for r in rules), key=len)],
+        adds=[
+            ASKED_WORD,
+            max((r.opening for r in rules), key=len),
+            *(BELIEFS.values() if recipe.study.beliefs else ()),
+        ],
         episodes=max(tasks.episodes(chosen, recipe), tasks.episodes(held_out, recipe)),
     )
+    cascade = _cascade(recipe, session) if CASCADE in recipe.study.conditions else None
     header = {**session.header, "study": plain(recipe.study)}
     _begin(output, header)
-    learnt = _learn(session, recipe, held_out, output / DEVELOPMENT)
-    policies = {name: _policy(name, session, learnt) for name in recipe.study.conditions}
+    learnt = _learn(session, recipe, held_out, output)
+    policies = {name: _condition(name, session, learnt, cascade) for name in recipe.study.conditions}
     done = _stored(output / EPISODES)
     left = [
         (task, seed)
@@ -105,10 +97,11 @@ def run_study(path: Path, output: Path, *, resume: bool, limit: int | None, devi
     begun, errors = session.engine.tokens_computed, Counter[str]()
     with (output / EPISODES).open("a", encoding="utf-8") as file:
         for recordings in progress(_all(session, left, policies), len(left), "study", "task"):
-            errors += _write(file, recordings, policies, session, done)
+            errors += _write(file, recordings, policies, session, done, regimes)
     about = {
         **learnt.about,
         "k": recipe.study.k,
+        "rounds": tasks.max_rounds,
         "errors": dict(errors.most_common()),
         "computed": session.engine.tokens_computed - begun,
     }
@@ -117,15 +110,69 @@ def run_study(path: Path, output: Path, *, resume: bool, limit: int | None, devi
 
 
 def _check(recipe: ExtractRecipe) -> None:
-    if len(recipe.environment.regimes) < 2:
+    study, regimes = recipe.study, recipe.environment.regimes
+    if len(regimes) < 2 and (regimes or study.learn is None):
         raise UsageError(
             "a study needs tools that fail and tools that do not: give several regimes in [environment], such as "
-            'failures = ["clean", "persistent"].'
+            'failures = ["clean", "persistent"]; or none, where pages are missing by nature, and with learn in [study] '
+            "the folder of a study whose judges know failures."
         )
     if "observation" not in recipe.capture.checkpoints:
         raise UsageError('a study judges observations: add "observation" to checkpoints in [capture].')
-    for name in recipe.study.conditions:
-        _parts(name)
+    bases = {_parts(name)[0] if name != CASCADE else CASCADE for name in study.conditions}
+    if study.learn is not None and TUNED in study.conditions:
+        raise UsageError("tuned needs development tasks of its own: drop it from conditions, or drop learn in [study].")
+    if (CASCADE in bases) != (study.cascade is not None):
+        raise UsageError(
+            'the condition "cascade" and a cascade\'s folder belong together: give both in [study], or neither.'
+        )
+    if "switch" in bases and not recipe.environment.backup:
+        raise UsageError('the condition "switch" needs a second source: set backup = true in [environment].')
+
+
+def _held_out(recipe: ExtractRecipe, tasks: TaskSet) -> tuple[Task, ...]:
+    """The tasks for development; none where it was done elsewhere."""
+    if recipe.study.learn is not None:
+        return ()
+    found = tuple(itertools.islice(tasks.fresh(), recipe.study.development))
+    if len(found) < recipe.study.development:
+        raise UsageError(
+            f"the study wants {recipe.study.development} tasks for development beside the {len(tasks.tasks)} of the "
+            f"recipe, and {len(found)} are left: lower groups in [tasks] or development in [study]."
+        )
+    return found
+
+
+def _natural(tasks: Sequence[Task]) -> dict[str, str]:
+    """By how many of the pages that hold its answer each task lacks: `missing_0`, `missing_1` ..."""
+    found = {}
+    for task in tasks:
+        gold = dict.fromkeys(task.attributes.get("gold_titles", ()))
+        if not gold:
+            raise UsageError(
+                f"the task {task.task_id!r} does not say which pages hold its answer, so that nothing tells whether "
+                "any is missing: inject failures with failures in [environment]."
+            )
+        titles = {page.title for page in task.paragraphs}
+        found[task.task_id] = f"missing_{sum(title not in titles for title in gold)}"
+    return found
+
+
+def _cascade(recipe: ExtractRecipe, session: Session) -> Cascade:
+    """The cascade of the recipe. CascadeError for one of another model, UsageError where its gates cannot be read."""
+    assert recipe.study.cascade is not None
+    cascade = Cascade.load(recipe.study.cascade)
+    cascade.check_fits(session.header)
+    missing = sorted(set(cascade.layers) - set(session.engine.layers))
+    if missing:
+        raise UsageError(f"the cascade reads layers {missing}: add them to layers in [capture].")
+    seen = cascade.overlap(task.group for task in session.tasks.tasks)
+    if seen:
+        raise UsageError(
+            f"the cascade was made on {len(seen)} of the study's tasks, such as {seen[0]!r}: make it on others, such "
+            "as those of another seed in [tasks]."
+        )
+    return cascade
 
 
 def _parts(name: str) -> tuple[str, str | None, int | None]:
@@ -137,11 +184,13 @@ def _parts(name: str) -> tuple[str, str | None, int | None]:
         return base, None, k
     if name == TUNED:
         return "enforced", None, None
+    if name == CASCADE:
+        return "none", None, None
     if base in ("side", "odds", "thought", "lexical", "probe", "random"):
         return "enforced", base, k
     raise UsageError(
-        f"the condition {name!r} in [study] is unknown: choose from {', '.join(CONDITIONS)}, {TUNED}, the judges "
-        "side, odds, thought, lexical, probe and random, and add _k3 for another k."
+        f"the condition {name!r} in [study] is unknown: choose from {', '.join(CONDITIONS)}, {TUNED}, {CASCADE}, the "
+        "judges side, odds, thought, lexical, probe and random, and add _k3 for another k."
     )
 
 
@@ -168,66 +217,26 @@ def _begin(output: Path, header: Mapping[str, Any]) -> None:
 # Development ----------------------------------------------------------------------------------------------------------
 
 
-def _learn(session: Session, recipe: ExtractRecipe, tasks: Sequence[Task], folder: Path) -> Learnt:
+def _learn(session: Session, recipe: ExtractRecipe, tasks: Sequence[Task], output: Path) -> Learnt:
     """Play the development tasks, learn probe, cut and rate on them, and the k of `tuned` where that is played."""
-    judges: dict[str, EvidenceJudge] = {
-        "side": SideQuestionJudge(),
-        "odds": OddsJudge(),
-        "thought": ThoughtReader(),
-        "lexical": LexicalDetector(),
-    }
-    watching = Judged(rule_named("none"), None, tuple(judges.values()))
-    episodes = list(session.episodes(tasks))
+    if recipe.study.learn is not None:
+        return taught_elsewhere(session, recipe, recipe.study.learn)
+    folder, episodes = output / DEVELOPMENT, list(session.episodes(tasks))
+    watching = Judged(rule_named("none"), None, tuple(untaught().values()))
     with run_writer(session, folder, resume=folder.exists()) as writer:
         left = missing(episodes, writer.stored)
         for recording in progress(play(session, left, watching), len(left), "development"):
             writer.add(recording)
-    run = Run.open(folder)
-    played = [episode for episode in map(run.episode, range(len(run))) if episode.labelled]
-    evidence = max((fit_evidence_probe(run, layer) for layer in run.layers if layer), key=lambda found: found.auroc)
-    cut, odds_accuracy = _odds(played)
-    judges |= {"odds": OddsJudge(cut), "probe": evidence.judge()}
-    chosen = recipe.study.judge
-    rate = _rate(chosen, played, evidence, cut)
-    judges["random"] = RandomJudge(rate)
-    about: dict[str, Any] = {
-        "judge": chosen,
-        "development": len(tasks),
-        "probe": _about_probe(evidence),
-        "odds": {"cut": cut, "balanced_accuracy": odds_accuracy},
-        "random": {"rate": rate},
-    }
+    learnt = learnt_from(Run.open(folder), recipe.study.judge)
     if TUNED not in recipe.study.conditions:
-        return Learnt(judges, None, about)
-    tuned = _tuned(session, episodes, recipe, Learnt(judges))
-    return Learnt(judges, tuned.k, about | {"tuned": dataclasses.asdict(tuned)})
-
-
-def _odds(played: Sequence[Episode]) -> tuple[float, float]:
-    """The cut of the model's own log-odds, and its balanced accuracy on the episodes that it was chosen on."""
-    logs = [evidence_log(episode, "odds") for episode in played]
-    known = [pair for log in logs for pair in zip(log.scores, log.injected, strict=True) if pair[1] is not None]
-    return best_cut([score for score, _ in known], [truth for _, truth in known])
-
-
-def _rate(chosen: str, played: Sequence[Episode], evidence: FittedEvidence, cut: float) -> float:
-    """The share of development observations that the study's judge calls useless."""
-    if chosen == "probe":
-        return evidence.rate
-    if chosen == "odds":
-        scores = [score for episode in played for score in evidence_log(episode, "odds").scores]
-        return sum(score >= cut for score in scores) / len(scores)
-    return useless_rate(played, chosen)
-
-
-def _about_probe(evidence: FittedEvidence) -> dict[str, Any]:
-    kept = {field.name: getattr(evidence, field.name) for field in dataclasses.fields(evidence)}
-    return {key: value for key, value in kept.items() if key != "probe"}
+        return learnt
+    tuned = _tuned(session, episodes, recipe, learnt)
+    return dataclasses.replace(learnt, tuned=tuned.k, about={**learnt.about, "tuned": dataclasses.asdict(tuned)})
 
 
 def _tuned(session: Session, episodes: Sequence[tuple[Task, int]], recipe: ExtractRecipe, learnt: Learnt) -> Any:
     """The k that does best on the development episodes, played again under each."""
-    policies = {f"enforced_k{k}": _policy(f"enforced_k{k}", session, learnt) for k in TRIED}
+    policies = {f"enforced_k{k}": _condition(f"enforced_k{k}", session, learnt, None) for k in TRIED}
     played: dict[int, list[Episode]] = {k: [] for k in TRIED}
     for recordings in progress(_all(session, episodes, policies), len(episodes), "tuning k", "task"):
         for k, recording in zip(TRIED, recordings, strict=True):
@@ -238,38 +247,56 @@ def _tuned(session: Session, episodes: Sequence[tuple[Task, int]], recipe: Extra
 # The study ------------------------------------------------------------------------------------------------------------
 
 
+def _condition(name: str, session: Session, learnt: Learnt, cascade: Cascade | None) -> tuple[StoppingPolicy, str]:
+    """The policy of a condition, and the name of the judge whose verdicts count in it."""
+    judged = _policy(name, session, learnt)
+    assert judged.judge is not None
+    if name != CASCADE or cascade is None:
+        return judged, judged.judge.name
+    return Noted(Answering(cascade), judged), judged.judge.name
+
+
 def _policy(name: str, session: Session, learnt: Learnt) -> Judged:
-    """The policy of a condition. All judges speak in each; where a rule acts on none, those of the study's count."""
+    """The judges and the rule of a condition. All judges speak in each; where a rule acts on none, those of the
+    study's count."""
     rule, judge, k = _parts(name)
-    acting = judge or session.recipe.study.judge
+    study = session.recipe.study
+    acting = judge or study.judge
     others = tuple(each for of, each in learnt.judges.items() if of != acting)
-    k = learnt.tuned if name == TUNED else k or session.recipe.study.k
+    k = learnt.tuned if name == TUNED else k or study.k
     assert k is not None
-    return Judged(rule_named(rule, k=k, rounds=session.tasks.max_rounds), learnt.judges[acting], others)
+    rounds = session.tasks.max_rounds
+    return Judged(rule_named(rule, k=k, rounds=rounds), learnt.judges[acting], others, beliefs=study.beliefs)
 
 
 def _all(
-    session: Session, episodes: Sequence[tuple[Task, int]], policies: Mapping[str, Judged]
+    session: Session, episodes: Sequence[tuple[Task, int]], policies: Mapping[str, tuple[StoppingPolicy, str]]
 ) -> Iterator[list[Recording]]:
     def conversations() -> Iterator[Conversation[list[Recording]]]:
         for task, seed in episodes:
-            yield together([session.conversation(task, seed, policy) for policy in policies.values()])
+            yield together([session.conversation(task, seed, policy) for policy, _ in policies.values()])
 
     yield from session.engine.run(conversations())
 
 
 def _write(
-    file: Any, recordings: Sequence[Recording], policies: Mapping[str, Judged], session: Session, done: set[Any]
+    file: Any,
+    recordings: Sequence[Recording],
+    policies: Mapping[str, tuple[StoppingPolicy, str]],
+    session: Session,
+    done: set[Any],
+    regimes: Mapping[str, str] | None,
 ) -> Counter[str]:
     """Add the lines of one task; returns the errors in which episodes ended, which are left out."""
     lines, errors = [], Counter[str]()
     model = str(session.header["model"]["model"])
-    for (name, policy), recording in zip(policies.items(), recordings, strict=True):
+    for (name, (_, judge)), recording in zip(policies.items(), recordings, strict=True):
         episode = recording.episode
+        regime = regimes[episode.task_id] if regimes else str(episode.attributes["failures"])
         if not episode.labelled:
             errors[episode.reason] += 1
-        elif (episode.episode_id, name) not in done and policy.judge is not None:
-            record = {"episode_id": episode.episode_id, **played_record(episode, name, policy.judge.name, model)}
+        elif (episode.episode_id, name) not in done:
+            record = {"episode_id": episode.episode_id, **played_record(episode, regime, name, judge, model)}
             lines.append(json.dumps(record, ensure_ascii=False) + "\n")
     file.write("".join(lines))
     file.flush()
@@ -299,8 +326,9 @@ def _stored(path: Path) -> set[tuple[str, str]]:
 def tell(about: Mapping[str, Any]) -> None:
     """Print what was learnt on the development tasks."""
     probe, odds = about["probe"], about["odds"]
+    where = f"in {about['learnt_in']}" if "learnt_in" in about else "of their own"
     typer.echo(
-        f"judges, learnt on {about['development']} tasks of their own: probe at layer {probe['layer']}, "
+        f"judges, learnt on {about['development']} tasks {where}: probe at layer {probe['layer']}, "
         f"AUROC {probe['auroc']:.3f}, balanced accuracy {probe['balanced_accuracy']:.3f} out of fold "
         f"({probe['injected']} failures among {probe['observations']} results of tools; {probe['refusals']} refusals "
         f"of invalid actions taught it too); the model's own odds, cut at {odds['cut']:+.2f}: "

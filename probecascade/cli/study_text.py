@@ -39,6 +39,7 @@ def text(
         f"over the six regimes, with {cost:g} per call for the utility (n: questions with all six)\n" + _worth(named),
         "verdicts against the injected failures (n: verdicts)\n" + _judges(named),
         *_agreement(named),
+        *_beliefs(named),
         "action that is the answer, by its number: episodes of the failing regimes\n" + _steps(named),
         *(_compared(place, table) for place, table in compared.items()),
         _published(list(summaries)),
@@ -46,6 +47,25 @@ def text(
         *_faults(file),
     ]
     return "\n\n".join(blocks)
+
+
+def markdown(summaries: Mapping[Group, Summary], k: int, cost: float) -> str:
+    """The measures by group as a table in Markdown."""
+    titles = ["condition", "Delta", "integration index", f"answers after {k} useless, failing regimes", "mean6"]
+    titles += [f"utility at {cost:g} per call", "tool calls"]
+    rows = [
+        [
+            name_of(group),
+            number(each.delta.delta, sign="+"),
+            number(each.integration_index, 2, "+"),
+            number(each.answer_rate_failing, 2),
+            number(each.mean6),
+            number(each.utility, sign="+"),
+            number(each.tool_calls, 2),
+        ]
+        for group, each in summaries.items()
+    ]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (titles, ["---"] * len(titles), *rows))
 
 
 def name_of(group: Group) -> str:
@@ -165,6 +185,18 @@ def _agreement(named: Mapping[str, Summary]) -> Iterator[str]:
     ]
     if rows:
         yield "agreement of judges\n" + folded(["condition", "judge", "and", "kappa", "same verdict", "n"], rows)
+
+
+def _beliefs(named: Mapping[str, Summary]) -> Iterator[str]:
+    rows = [
+        [name, str(run), f"{found.continuing:.3f}", f"{found.answering:.3f}", str(found.n)]
+        for name, each in named.items()
+        for run, found in each.beliefs.items()
+    ]
+    if rows:
+        titles = ["condition", "run", "if it goes on", "if it answers now", "n"]
+        title = "probability of success that the model states, by the run of useless verdicts (means; n: observations)"
+        yield f"{title}\n{folded(titles, rows)}"
 
 
 def _steps(named: Mapping[str, Summary]) -> str:

@@ -20,6 +20,7 @@ from probecascade.environments import (
     FlakyEnvironment,
     PagePool,
     TextGameEnvironment,
+    TwoSources,
     WikiEnvironment,
     WikiSettings,
     atlas_environment,
@@ -84,11 +85,13 @@ class TaskSet:
     public: bool = False
     max_rounds: int = _ROUNDS
     failing: Failing | None = None
+    backup: bool = False
 
     @property
     def usage(self) -> str:
         """The tools of the tasks as an instruction names them, such as "Search[title] or Finish[answer]"."""
-        return WikiEnvironment.of(self.wiki).usage
+        wiki = WikiEnvironment.of(self.wiki)
+        return TwoSources(wiki, wiki).usage if self.backup else wiki.usage
 
     @property
     def usual_rounds(self) -> int:
@@ -103,7 +106,9 @@ class TaskSet:
     def environment(self, task: Task, seed: int) -> Environment:
         """A new environment for one episode of a task."""
         environment = self._working(seed)
-        return self.failing.around(environment, self.wiki, task) if self.failing else environment
+        if self.failing:
+            environment = self.failing.around(environment, self.wiki, task)
+        return TwoSources(environment, self._working(seed)) if self.backup else environment
 
     def _working(self, seed: int) -> Environment:
         if self.wiki == WikiSettings():
@@ -126,6 +131,7 @@ class TaskSet:
                 recipe.environment.flakiness,
                 failures=recipe.environment.failures,
                 failure_kind=recipe.environment.failure_kind,
+                backup=recipe.environment.backup,
                 **wiki,
             ),
         )
@@ -191,7 +197,10 @@ def task_set(recipe: ExtractRecipe) -> TaskSet:
     if isinstance(chosen, GameSet):
         check_games_extra()
     rounds = recipe.agent.max_rounds or chosen.usual_rounds
-    return dataclasses.replace(chosen, max_rounds=rounds, failing=_failing(chosen, recipe.environment))
+    environment = recipe.environment
+    return dataclasses.replace(
+        chosen, max_rounds=rounds, failing=_failing(chosen, environment), backup=environment.backup
+    )
 
 
 def _failing(chosen: TaskSet, environment: EnvironmentSection) -> Failing | None:
@@ -231,7 +240,8 @@ def _tasks(chosen: TasksSection, environment: EnvironmentSection) -> TaskSet:
 def _games(chosen: TasksSection, environment: EnvironmentSection) -> GameSet:
     """The games below a folder. UsageError for settings of a wiki, since they have none."""
     given = [key for key in _OF_A_WIKI if getattr(environment, key) is not None]
-    given += ["flakiness"] * bool(environment.flakiness) + ["pages"] * (chosen.pages is not None)
+    more = {"flakiness": environment.flakiness, "backup": environment.backup, "pages": chosen.pages is not None}
+    given += [key for key, value in more.items() if value]
     if given:
         raise UsageError(
             f"{given[0]} is about searching a wiki, and {chosen.set!r} is a folder of games: drop it (failures with "

@@ -137,6 +137,7 @@ def test_the_first_groups_are_of_several_kinds_and_the_others_are_fresh(tmp_path
         ("[environment]\nsuccess_reward = 0.5\n", "success_reward"),
         ("[environment]\nsentences = 2\n", "sentences"),
         ("[environment]\nflakiness = 0.1\n", "flakiness"),
+        ("[environment]\nbackup = true\n", "backup"),
         ("pages = 'pages.jsonl'\n", "pages"),
     ],
 )

@@ -75,6 +75,7 @@ def test_the_kind_is_that_of_the_recipe_and_both_stay_in_the_settled_recipe(tmp_
         "flakiness": 0.5,
         "failures": "persistent",
         "failure_kind": "stale",
+        "backup": False,
     }
 
 
@@ -142,6 +143,23 @@ def test_every_task_is_played_under_each_of_several_regimes(tmp_path: Path) -> N
     assert [step.injected for step in persistent] == ["unrelated"] * 2
     assert [step.injected for step in recovering] == ["unrelated", ""]
     assert recovering == [persistent[0], clean[1]]  # the same misleading page, then the truth
+
+
+def test_a_second_source_never_fails_and_is_told_to_the_agent(tmp_path: Path) -> None:
+    asked = read_extract(recipe(tmp_path, "failures = 'persistent'\nfailure_kind = 'empty'\nbackup = true\n"))
+    chosen = task_set(asked)
+    assert chosen.settled(asked).environment.backup
+    assert chosen.usage == "Search[title], Backup_search[title] or Finish[answer]"
+    task = chosen.tasks[0]
+    environment = chosen.environment(task, 0)
+    environment.reset(task)
+    page = task.paragraphs[0]
+    assert environment.step(Action("search", page.title)).injected == "empty"
+    found = environment.step(Action("backup_search", page.title))
+    assert (found.injected, found.text) == ("", page.text)
+    assert "backup" not in chosen.told_of(task)
+    without = task_set(read_extract(recipe(tmp_path, "failures = 'persistent'\n")))
+    assert "backup_search" not in without.environment(task, 0).tools
 
 
 def test_one_regime_leaves_the_names_of_episodes_as_they_are(tmp_path: Path) -> None:

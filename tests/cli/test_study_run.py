@@ -7,15 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from probecascade import cli
 from probecascade.cli import tasks
 from probecascade.cli.study_run import run_study
 from probecascade.environments import Regime
 from probecascade.episode import Action, Foresight, Observation, Task
-from probecascade.errors import StoreError
+from probecascade.errors import StoreError, UsageError
 from probecascade.evaluation.judged_useless import read_study
+from probecascade.policies import Cascade, Gate
+from probecascade.policies.provenance import group_hash
 
 from .conftest import refused
 
@@ -57,13 +61,14 @@ class Shelf:
 
 @pytest.fixture
 def shelves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks.TaskSet, "environment", lambda self, task, seed: Shelf(task.variant))
+    monkeypatch.setattr(tasks.TaskSet, "environment", lambda self, task, seed: Shelf(task.variant or "clean"))
 
 
 @pytest.fixture
 def recipe(write_recipe: Callable[..., Path], shelves: None) -> Path:
     path = write_recipe(3, old="[capture]", new="[capture]\nstore_dtype = 'float32'")
     text = path.read_text().replace("temperature = 0.8", "temperature = 0.0").replace('"part:1", "part:2"', "")
+    text = text.replace("max_rounds = 4", "max_rounds = 6")
     path.write_text(text.replace("max_turn_tokens = 5", "max_turn_tokens = 12") + SECTIONS)
     return path
 
@@ -96,7 +101,7 @@ def test_a_study_is_played_and_measured(recipe: Path, tmp_path: Path, capsys: py
         assert verdicts["lexical"] == truth
         assert set(row["judges"]) | {"x"} >= {"side", "odds", "thought"}
         useless = [
-            n for n in range(1, 5) if truth[n - 1 : n] == ["USELESS"] and truth[max(0, n - 2) : n] == ["USELESS"] * 2
+            n for n in range(1, 7) if truth[n - 1 : n] == ["USELESS"] and truth[max(0, n - 2) : n] == ["USELESS"] * 2
         ]
         if row["condition"] in ("enforced", "combo", "lexical") and useless:
             assert row["actions"][useless[0] :] == ["finish"]
@@ -160,6 +165,144 @@ def test_k_is_tuned_on_development_tasks(recipe: Path, tmp_path: Path) -> None:
     assert {int(reason.split()[0]) for reason in stopped} == {k}
 
 
+class Eager:
+    """A probe that is sure of everything."""
+
+    def score(self, states: NDArray[Any], signals: NDArray[Any] | None = None) -> NDArray[np.float64]:
+        return np.ones(len(states))
+
+
+def with_cascade(recipe: Path, cascade: Cascade, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adds the condition to the recipe; the cascade's folder is not read."""
+    monkeypatch.setattr(Cascade, "load", lambda path: cascade)
+    recipe.write_text(recipe.read_text().replace("'none'", "'none', 'cascade'") + "cascade = 'cascades/eager'\n")
+
+
+def test_a_cascade_makes_the_agent_answer_while_the_judges_speak(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_cascade(recipe, Cascade([Gate("observation:2", 1, Eager(), 0.5)]), monkeypatch)
+    play(recipe, tmp_path / "out", limit=1)
+    found = [row for row in rows(tmp_path / "out") if row["condition"] == "cascade"]
+    assert len(found) == len(REGIMES)
+    for row in found:
+        assert row["actions"][2:] == ["finish"]
+        assert row["stopped"] == "P(failure) 1.00 >= 0.50 at observation:2"
+        assert len(row["verdicts"]) == 2
+        assert set(row["judges"]) == {"side", "odds", "thought", "lexical", "random"}
+
+
+@pytest.mark.parametrize(
+    ("layer", "provenance", "said"),
+    [
+        (9, {}, r"the cascade reads layers \[9\]: add them to layers in \[capture\]"),
+        (
+            1,
+            {"groups": {"fit": [group_hash("atlas-s0-p1-00001")]}},
+            "was made on 1 of the study's tasks, such as 'atlas-s0-p1-00001'",
+        ),
+    ],
+)
+def test_a_cascade_that_does_not_fit_is_refused(
+    recipe: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    layer: int,
+    provenance: dict[str, Any],
+    said: str,
+) -> None:
+    gate = Gate("observation:2", layer, Eager(), 0.5)
+    with_cascade(recipe, Cascade([gate], provenance=provenance), monkeypatch)
+    with pytest.raises(UsageError, match=said):
+        play(recipe, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_beliefs_are_asked_for_and_leave_no_trace(recipe: Path, tmp_path: Path) -> None:
+    play(recipe, tmp_path / "without", limit=1)
+    recipe.write_text(recipe.read_text() + "beliefs = true\n")
+    play(recipe, tmp_path / "with", limit=1)
+    pairs = list(zip(rows(tmp_path / "without"), rows(tmp_path / "with"), strict=True))
+    assert pairs
+    for without, asked in pairs:
+        assert (asked["transcript"], asked["verdicts"]) == (without["transcript"], without["verdicts"])
+        assert asked["side_tokens"] > without["side_tokens"]
+
+
+def official(folder: Path) -> Path:
+    """Questions in the layout of HotpotQA, of whose two pages the second, third ... lacks one."""
+    pages = {name: [name, [f"{name} is a town."]] for name in ("Arden", "Brill", "Corby")}
+    records = [
+        {
+            "_id": f"q{number}",
+            "question": "Is Arden or Brill larger?",
+            "answer": "Arden",
+            "type": "comparison",
+            "level": "easy",
+            "supporting_facts": [["Arden", 0], ["Brill", 0]],
+            "context": [pages["Corby"], pages["Arden"], *([] if number else [pages["Brill"]])],
+        }
+        for number in range(3)
+    ]
+    path = folder / "questions.json"
+    path.write_text(json.dumps(records))
+    return path
+
+
+def test_judges_learnt_elsewhere_meet_pages_that_are_missing(recipe: Path, tmp_path: Path) -> None:
+    taught = tmp_path / "taught"
+    told = play(recipe, taught, limit=1)
+    text = recipe.read_text().replace("parts = 1\n", "").replace('question = "city"\n', "")
+    text = text.replace("groups = 3", f"set = '{official(tmp_path)}'").replace(
+        f"[environment]\nfailures = {REGIMES}", ""
+    )
+    recipe.write_text(f"{text}learn = '{taught}'\n")
+    natural = play(recipe, tmp_path / "out")
+    assert natural["probe"] == told["probe"]
+    assert natural["learnt_in"] == str(taught)
+    assert not (tmp_path / "out" / "development").exists()
+    played = rows(tmp_path / "out")
+    assert {(row["question_id"], row["regime"]) for row in played} == {
+        ("q0", "missing_0"),
+        ("q1", "missing_1"),
+        ("q2", "missing_1"),
+    }
+    file = read_study(tmp_path / "out" / "episodes.jsonl")
+    assert not file.faults
+    assert not file.unknown
+    assert {episode.truth for episode in file.episodes} == {None}
+
+
+def test_judges_are_not_learnt_from_what_is_no_study_of_this_model(recipe: Path, tmp_path: Path) -> None:
+    text = recipe.read_text()
+    recipe.write_text(f"{text}learn = '{tmp_path / 'nowhere'}'\n")
+    with pytest.raises(StoreError, match="holds no development episodes: give the folder of a study"):
+        play(recipe, tmp_path / "out")
+    recipe.write_text(text)
+    play(recipe, tmp_path / "taught", limit=1)
+    recipe.write_text(f"{text.replace('[0, 1, 2]', '[0, 1]')}learn = '{tmp_path / 'taught'}'\n")
+    with pytest.raises(UsageError, match=r"may choose among layers \[2\] too: add them to layers in \[capture\]"):
+        play(recipe, tmp_path / "other")
+    header = json.loads((tmp_path / "taught" / "development" / "run.json").read_text())
+    header["model"]["model"] = "another"
+    (tmp_path / "taught" / "development" / "run.json").write_text(json.dumps(header))
+    recipe.write_text(f"{text}learn = '{tmp_path / 'taught'}'\n")
+    with pytest.raises(UsageError, match="is of another model: give learn a study of the recipe's own model"):
+        play(recipe, tmp_path / "other2")
+
+
+def test_the_table_in_markdown(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert cli.main(["study", "judged-useless", str(recipe), "-o", str(out), "--limit", "1", "--markdown"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("| condition | Delta |")
+    assert [line.split(" | ")[0].removeprefix("| tiny ") for line in lines[2:]] == CONDITIONS
+    assert len({line.count("|") for line in lines}) == 1
+    again = ["study", "judged-useless", "--episodes", str(out / "episodes.jsonl"), "--markdown"]
+    assert cli.main(again) == 0
+    assert capsys.readouterr().out.splitlines() == lines  # at six actions too, as played
+
+
 def test_another_study_is_not_continued(recipe: Path, tmp_path: Path) -> None:
     play(recipe, tmp_path / "out", limit=1)
     before = (tmp_path / "out" / "episodes.jsonl").read_bytes()
@@ -177,6 +320,12 @@ def test_another_study_is_not_continued(recipe: Path, tmp_path: Path) -> None:
         (str(REGIMES), "'persistent'", "give several regimes in [environment]"),
         (str(CONDITIONS), "['none', 'often']", "the condition 'often' in [study] is unknown: choose from none, permit"),
         (str(CONDITIONS), "[]", "conditions is an empty list"),
+        ("max_rounds = 6", "max_rounds = 4", "max_rounds in [agent] is 4: give a study at least 5"),
+        (f"failures = {REGIMES}", "flakiness = 0.0", "with learn in [study] the folder of a study"),
+        ("'combo'", "'switch'", "set backup = true in [environment]"),
+        ("'combo'", "'cascade'", "a cascade's folder belong together"),
+        ("k = 2", "cascade = 'somewhere'", "a cascade's folder belong together"),
+        ("'combo'", "'tuned'", "tuned needs development tasks of its own"),
         ("layers = [0, 1, 2]", "layers = [0, 1, 2]\ncheckpoints = ['action']", 'add "observation" to checkpoints'),
     ],
 )
@@ -184,7 +333,8 @@ def test_a_recipe_that_makes_no_study_is_refused(
     recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, said: str
 ) -> None:
     assert old in recipe.read_text()
-    recipe.write_text(recipe.read_text().replace(old, new))
+    more = "learn = 'elsewhere'\n" if "tuned" in new else ""
+    recipe.write_text(recipe.read_text().replace(old, new) + more)
     assert said in refused(["study", "judged-useless", str(recipe), "-o", str(tmp_path / "out")], capsys)
     assert not (tmp_path / "out").exists()
 

@@ -89,6 +89,7 @@ def test_a_recipe_that_varies_nothing_writes_the_header_it_always_wrote(
     assert isinstance(header["template"], str)
     assert header["wordings"] == {"plain": header["template"]}
     assert header["recipe_identity"]["agent"]["wordings"] is None
+    assert "backup" not in header["recipe_identity"]["environment"]  # nor had runs from before there were two sources
     assert by_id(tmp_path / "run", "wording") == dict.fromkeys(by_id(tmp_path / "run", "wording"), "plain")
     # A run from before there were wordings lacks the key, and goes on.
     stored = json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))

@@ -3,6 +3,7 @@
 from probecascade.evaluation.judged_useless.compare import Comparison, compare_conditions, holm, paired_difference
 from probecascade.evaluation.judged_useless.contrast import (
     BUDGET,
+    LEAST_BUDGET,
     Contrast,
     DecisionPoints,
     Stratum,
@@ -32,8 +33,10 @@ from probecascade.evaluation.judged_useless.judging import (
 )
 from probecascade.evaluation.judged_useless.measures import (
     COST,
+    StatedBelief,
     answer_rate_after_k,
     answer_steps,
+    beliefs_by_run,
     mean6,
     mean6_measure,
     success_by_regime,
@@ -48,6 +51,7 @@ __all__ = [
     "BUDGET",
     "COST",
     "FAILURE_REGIMES",
+    "LEAST_BUDGET",
     "SIX_REGIMES",
     "STUDY",
     "Agreement",
@@ -58,6 +62,7 @@ __all__ = [
     "JudgeAccuracy",
     "Measure",
     "Published",
+    "StatedBelief",
     "Stratum",
     "StudyEpisode",
     "StudyFile",
@@ -65,6 +70,7 @@ __all__ = [
     "agreement",
     "answer_rate_after_k",
     "answer_steps",
+    "beliefs_by_run",
     "compare_conditions",
     "decision_points",
     "delta",

@@ -30,6 +30,9 @@ BUDGET = 8
 FIRST = 3
 """The first decision that Delta pools: before it, the arms cannot both be filled."""
 
+LEAST_BUDGET = FIRST + 2
+"""Actions that leave Delta a decision."""
+
 Wording = Literal["published", "as_worded"]
 
 
@@ -80,8 +83,8 @@ def decision_points(
     verdicts. The last action of a budget, t = budget - 1, is left out: there an agent answers because nothing else
     is left. UsageError for a budget below 5, which leaves Delta no decision.
     """
-    if budget < FIRST + 2:
-        raise UsageError(f"a budget of {budget} actions was given: give at least {FIRST + 2}.")
+    if budget < LEAST_BUDGET:
+        raise UsageError(f"a budget of {budget} actions was given: give at least {LEAST_BUDGET}.")
     codes = {name: place for place, name in enumerate(questions)}
     rows: list[tuple[int, int, int, int, bool]] = []
     for episode in episodes:

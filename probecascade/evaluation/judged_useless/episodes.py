@@ -13,6 +13,7 @@ from probecascade.agents.recorded import Fault
 from probecascade.agents.recorded.source import read_source
 from probecascade.environments.failures import Regime
 from probecascade.errors import DataError, UsageError
+from probecascade.policies.judged import BELIEFS
 
 USELESS = "USELESS"
 USEFUL = "USEFUL"
@@ -20,8 +21,12 @@ FINISH = "finish"
 NO_CALLS = frozenset((FINISH, "invalid", ""))
 """Actions that are no tool calls: an answer, and a turn without a valid action."""
 
-FAILURE_REGIMES = ("persistent", "recover_after_1", "recover_after_2", "recover_after_3", "late_onset_from_3")
-SIX_REGIMES = ("clean", *FAILURE_REGIMES)
+_INJECTED = ("persistent", "recover_after_1", "recover_after_2", "recover_after_3", "late_onset_from_3")
+_MISSING = tuple(f"missing_{n}" for n in range(1, 10))
+FAILURE_REGIMES = (*_INJECTED, *_MISSING)
+"""The five regimes of the study whose failures are injected, and the natural ones: so many of the pages that hold the
+answer are not among those that can be found (`missing_0` is as it should be)."""
+SIX_REGIMES = ("clean", *_INJECTED)
 _KINDS = frozenset(("plausible", "answerless"))  # regimes that are named after what stands in a result's place
 
 _KEYS = ("question_id", "regime", "verdicts", "actions", "success")
@@ -36,7 +41,8 @@ class StudyEpisode:
     known of the later ones. `actions` has one lower-case name per step, `finish` included, which can only be the last.
     `injected[i]` tells whether the i-th observation was a failure put in place of the result, None where there was no
     result to replace; `injected` is None where that was not recorded. `judges` holds the verdicts of further judges on
-    the same observations, by name.
+    the same observations, by name. `beliefs` holds, for `continuing` and for `answering` at once, the probability of
+    success that the model stated after each of them, None where it stated none.
 
     Raises DataError where the parts do not fit together.
     """
@@ -51,6 +57,7 @@ class StudyEpisode:
     model: str = ""
     split: str = ""
     judges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    beliefs: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if FINISH in self.actions[:-1]:
@@ -64,6 +71,12 @@ class StudyEpisode:
         for name, verdicts in self.judges.items():
             if len(verdicts) != len(self.verdicts):
                 raise DataError(f"{len(verdicts)} verdicts of the judge {name!r} beside {len(self.verdicts)} others")
+        for name, stated in self.beliefs.items():
+            if name not in BELIEFS or len(stated) != len(self.verdicts):
+                raise DataError(
+                    f"{len(stated)} beliefs in {name!r} beside {len(self.verdicts)} verdicts, not one each in "
+                    f"{' and '.join(map(repr, BELIEFS))}"
+                )
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
@@ -100,9 +113,14 @@ def _struck(regime: str) -> Regime | None:
         return None
 
 
+def natural(regime: str) -> bool:
+    """Whether it is a regime in which nothing is injected, but pages may be missing."""
+    return regime == "missing_0" or regime in _MISSING
+
+
 def is_known(regime: str) -> bool:
-    """Whether the name is that of a regime of the study or of `environments.failures`."""
-    return regime in _KINDS or _struck(regime) is not None
+    """Whether the name is that of a regime of the study, natural ones included, or of `environments.failures`."""
+    return regime in _KINDS or natural(regime) or _struck(regime) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +143,10 @@ def read_study(path: Path) -> StudyFile:
     """Read episodes from JSON Lines or a JSON array, gzipped or not.
 
     Keys: `question_id`, `regime`, `verdicts`, `actions`, `success` and, where there are any, `condition`, `model`,
-    `split`, `injected` and `judges` (names with verdicts), as `StudyEpisode` describes them. The layout of the public
-    release of arXiv 2610.06191 (`data/README.md` in its repository) is the same with `judgments` for `verdicts`; its
-    null, no verdict asked for, is read as an empty one. Where a record has both keys, `verdicts` counts.
+    `split`, `injected`, `judges` (names with verdicts) and `beliefs` (names with numbers or null), as `StudyEpisode`
+    describes them. The layout of the public release of arXiv 2610.06191 (`data/README.md` in its repository) is the
+    same with `judgments` for `verdicts`; its null, no verdict asked for, is read as an empty one. Where a record has
+    both keys, `verdicts` counts.
 
     A record that cannot be used, and the second of two for the same model, condition, split, question and regime, is
     left out and becomes a fault with its line. An unknown regime is kept and counted. Raises UsageError for a file
@@ -177,6 +196,7 @@ def _episode(value: Any) -> StudyEpisode:
         model=_label(value, "model"),
         split=_label(value, "split"),
         judges=_judges(value.get("judges")),
+        beliefs=_beliefs(value.get("beliefs")),
     )
 
 
@@ -230,3 +250,16 @@ def _judges(value: Any) -> dict[str, tuple[str, ...]]:
     if not isinstance(value, Mapping):
         raise DataError(f"judges is {value!r:.60}, not an object of names with verdicts")
     return {name: _verdicts(verdicts, f"judges.{name}") for name, verdicts in value.items()}
+
+
+def _beliefs(value: Any) -> dict[str, tuple[float | None, ...]]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise DataError(f"beliefs is {value!r:.60}, not an object of names with numbers")
+    found = {name: tuple(_items(numbers, f"beliefs.{name}")) for name, numbers in value.items()}
+    for name, numbers in found.items():
+        for number in numbers:
+            if number is not None and not (isinstance(number, int | float) and 0 <= number <= 1):
+                raise DataError(f"beliefs.{name} holds {number!r:.60}, neither a probability nor null")
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -169,3 +170,33 @@ def answer_steps(
     chosen = [episode for episode in episodes if episode.regime in regimes]
     steps = Counter(len(episode.actions) for episode in chosen if episode.answered)
     return dict(sorted(steps.items())), len(chosen) - sum(steps.values())
+
+
+@dataclass(frozen=True, slots=True)
+class StatedBelief:
+    """What the model states on average: probability of success if it goes on, and if it answers now.
+
+    `n` observations after which both were stated.
+    """
+
+    continuing: float
+    answering: float
+    n: int
+
+
+def beliefs_by_run(episodes: Sequence[StudyEpisode]) -> dict[int, StatedBelief]:
+    """The beliefs stated after a run of so many USELESS verdicts, in all regimes; runs without any are left out.
+
+    A belief that follows the evidence falls as the run grows; one that does not ask to stop has `continuing` above
+    `answering` throughout.
+    """
+    stated: dict[int, list[tuple[float, float]]] = {}
+    for episode in episodes:
+        run = 0
+        pairs = zip(*(episode.beliefs.get(name, ()) for name in ("continuing", "answering")), strict=False)
+        for verdict, (continuing, answering) in zip(episode.verdicts, pairs, strict=False):
+            run = run + 1 if verdict == USELESS else 0
+            if continuing is not None and answering is not None:
+                stated.setdefault(run, []).append((continuing, answering))
+    means = {run: np.mean(found, axis=0) for run, found in sorted(stated.items())}
+    return {run: StatedBelief(float(mean[0]), float(mean[1]), len(stated[run])) for run, mean in means.items()}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from probecascade.episode import Episode, transcript_text
-from probecascade.policies.judged import evidence_log, judges_of
+from probecascade.evaluation.judged_useless.episodes import natural
+from probecascade.policies.judged import EvidenceLog, evidence_log, judges_of
 
 
-def played_record(episode: Episode, condition: str, judge: str, model: str) -> dict[str, Any]:
+def played_record(episode: Episode, regime: str, condition: str, judge: str, model: str) -> dict[str, Any]:
     """One line of a file of episodes, as JSON values; `verdicts` are those of the judge of that name.
 
     Beside what `read_study` reads there is what the episode cost: `tokens` generated and observed, `side_tokens` of
@@ -20,14 +21,15 @@ def played_record(episode: Episode, condition: str, judge: str, model: str) -> d
     decision = episode.decision
     return {
         "question_id": episode.task_id,
-        "regime": str(episode.attributes.get("failures", "clean")),
+        "regime": regime,
         "condition": condition,
         "model": model,
         "verdicts": [_said(word) for word in log.verdicts],
         "actions": [step.action or "invalid" for step in episode.steps],
         "success": episode.outcome == "success",
-        "injected": list(log.injected),
+        **({} if natural(regime) else {"injected": list(log.injected)}),
         "judges": {name: [_said(word) for word in logs[name].verdicts] for name in judges_of(episode) if name != judge},
+        **_beliefs(log),
         "scores": {name: [_number(s) for s in logs[name].scores] for name in judges_of(episode)},
         "outcome": episode.outcome,
         "reason": episode.reason,
@@ -40,6 +42,11 @@ def played_record(episode: Episode, condition: str, judge: str, model: str) -> d
         "seconds": round(episode.seconds, 3),
         "transcript": transcript_text(episode.steps),
     }
+
+
+def _beliefs(log: EvidenceLog) -> dict[str, Any]:
+    said = {"continuing": [_number(p) for p in log.continuing], "answering": [_number(p) for p in log.answering]}
+    return {"beliefs": said} if any(p is not None for values in said.values() for p in values) else {}
 
 
 def _said(word: str) -> str:

@@ -19,8 +19,10 @@ from probecascade.evaluation.judged_useless.estimates import STUDY, Estimate
 from probecascade.evaluation.judged_useless.judging import Agreement, JudgeAccuracy, judge_accuracy, judges_agree
 from probecascade.evaluation.judged_useless.measures import (
     COST,
+    StatedBelief,
     answer_rate_after_k,
     answer_steps,
+    beliefs_by_run,
     mean6,
     success_by_regime,
     tool_calls,
@@ -55,6 +57,7 @@ class Summary:
     answer_steps: Mapping[int, int]
     never_answered: int
     verdicts: Mapping[str, int]
+    beliefs: Mapping[int, StatedBelief]
     judge: JudgeAccuracy
     agreement: tuple[Agreement, ...]
 
@@ -95,6 +98,7 @@ def summarise(
         answer_steps=steps,
         never_answered=never,
         verdicts={name: counted[name] for name in (USELESS, USEFUL, "other", "none")},
+        beliefs=beliefs_by_run(episodes),
         judge=judge_accuracy(episodes, resampling),
         agreement=judges_agree(episodes),
     )

@@ -4,7 +4,7 @@ After arXiv 2610.06191: agents notice that a tool has stopped helping, yet go on
 study is a policy here, `Judged(rule, judge)`; every verdict is kept in the notes of the episode (`evidence_log`).
 """
 
-from probecascade.policies.judged.answering import Answering
+from probecascade.policies.judged.answering import Answering, Noted
 from probecascade.policies.judged.conditions import BELIEFS, CONDITIONS, Judged, condition, rule_named
 from probecascade.policies.judged.fitting import FittedEvidence, fit_evidence_probe
 from probecascade.policies.judged.judges import (
@@ -48,6 +48,7 @@ __all__ = [
     "JudgedEpisode",
     "Judgement",
     "LexicalDetector",
+    "Noted",
     "OddsJudge",
     "ProbeJudge",
     "Prompted",

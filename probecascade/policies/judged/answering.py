@@ -1,12 +1,13 @@
-"""A policy that gives up, made to answer in its place: what is known by then may be enough."""
+"""Policies of other kinds in a study of judges: made to answer where they would give up, and watched by judges."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 
-from probecascade.episode import Decision, Moment, Task
-from probecascade.interfaces import EpisodeWatch, StoppingPolicy
+from probecascade.episode import Answer, Decision, Moment, Question, Task
+from probecascade.interfaces import EpisodeWatch, StoppingPolicy, Verdict
+from probecascade.policies.judged.rules import begun, settled
 from probecascade.policies.shadow import WrappedWatch
 
 
@@ -24,3 +25,32 @@ class Answering:
 
 def _answered(moment: Moment, decision: Decision) -> Decision:
     return replace(decision, action="answer") if decision.action == "abort" else decision
+
+
+class Noted:
+    """A policy at work while another one takes notes: `policy` decides, what `noting` would do is passed over.
+
+    The notes of both are kept, so that judges of evidence speak of episodes that something else stops. An abort of
+    `noting` ends its notes, not the episode.
+    """
+
+    def __init__(self, policy: StoppingPolicy, noting: StoppingPolicy) -> None:
+        self.policy, self.noting = policy, noting
+        self.layers: Sequence[int] = tuple(sorted({*policy.layers, *noting.layers}))
+
+    def begin(self, task: Task) -> EpisodeWatch:
+        """Watch one episode."""
+        return _Noted(self.policy.begin(task), self.noting.begin(task))
+
+
+class _Noted:
+    def __init__(self, deciding: EpisodeWatch, noting: EpisodeWatch) -> None:
+        self._deciding, self._noting = deciding, noting
+
+    def decide(self, moment: Moment) -> Verdict:
+        return begun(self._both(moment))
+
+    def _both(self, moment: Moment) -> Generator[Question, Answer, Decision]:
+        notes = (yield from settled(self._noting.decide(moment))).notes
+        decision = yield from settled(self._deciding.decide(moment))
+        return replace(decision, notes={**notes, **decision.notes}) if notes else decision

@@ -24,6 +24,7 @@ from probecascade.policies.judged.rules import (
     Seen,
     SwitchSource,
     Together,
+    begun,
     settled,
 )
 from probecascade.policies.judged.verdicts import Word, read_probability
@@ -97,13 +98,7 @@ class _Watch:
             return Decision(append=opening) if opening else CONTINUE
         if kind not in ("observation", "action") or (kind == "action" and not self._unread):
             return CONTINUE
-        flow = self._observed(moment) if kind == "observation" else self._acted(moment)
-        try:
-            question = next(flow)
-        except StopIteration as stop:  # nothing had to be asked
-            decision: Decision = stop.value
-            return decision
-        return _going_on(question, flow)
+        return begun(self._observed(moment) if kind == "observation" else self._acted(moment))
 
     def _observed(self, moment: Moment) -> Generator[Question, Answer, Decision]:
         self._count += 1
@@ -157,16 +152,6 @@ class _Watch:
     @staticmethod
     def _noted(decision: Decision, notes: dict[str, Any]) -> Decision:
         return replace(decision, notes={**decision.notes, **notes}) if notes else decision
-
-
-def _going_on(question: Question, flow: Generator[Question, Answer, Decision]) -> Generator[Question, Answer, Decision]:
-    while True:
-        answer = yield question
-        try:
-            question = flow.send(answer)
-        except StopIteration as stop:
-            decision: Decision = stop.value
-            return decision
 
 
 def rule_named(name: str, *, k: int = 5, rounds: int = 8) -> Rule:

@@ -9,6 +9,7 @@ from typing import Protocol, Self, TypeVar
 
 from probecascade.episode import CONTINUE, Answer, Decision, Moment, Question
 from probecascade.errors import UsageError
+from probecascade.interfaces import Verdict
 from probecascade.policies.judged.verdicts import Word
 
 T = TypeVar("T")
@@ -65,6 +66,26 @@ def settled(value: T | Generator[Question, Answer, T]) -> Generator[Question, An
     if isinstance(value, Generator):
         return (yield from value)
     return value
+
+
+def begun(flow: Generator[Question, Answer, Decision]) -> Verdict:
+    """The decision itself where it takes no question, else a generator that goes on from the first."""
+    try:
+        question = next(flow)
+    except StopIteration as stop:
+        decision: Decision = stop.value
+        return decision
+    return _going_on(question, flow)
+
+
+def _going_on(question: Question, flow: Generator[Question, Answer, Decision]) -> Generator[Question, Answer, Decision]:
+    while True:
+        answer = yield question
+        try:
+            question = flow.send(answer)
+        except StopIteration as stop:
+            decision: Decision = stop.value
+            return decision
 
 
 @dataclass(frozen=True, slots=True)

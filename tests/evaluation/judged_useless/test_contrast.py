@@ -96,10 +96,15 @@ def test_anything_but_useless_ends_a_run(verdict: str) -> None:
     assert points.first_other.tolist() == [0, 0, 3, 3]
 
 
-def test_only_the_five_failure_regimes_count() -> None:
-    episodes = [episode("uuu", regime=name) for name in (*FAILURE_REGIMES, "clean", "plausible", "backup")]
+def test_only_failing_regimes_count() -> None:
+    five = FAILURE_REGIMES[:5]
+    assert five == ("persistent", "recover_after_1", "recover_after_2", "recover_after_3", "late_onset_from_3")
+    others = ("clean", "plausible", "backup", "missing_0")
+    episodes = [episode("uuu", regime=name) for name in (*five, *others)]
     assert len(decision_points(episodes, ["q"]).t) == 5 * 3
     assert sum(each.n_a for each in delta(episodes, resampling=QUICK).strata) == 5
+    natural = [episode("uuu", regime="missing_2")]
+    assert sum(each.n_a for each in delta([*episodes, *natural], resampling=QUICK).strata) == 6
 
 
 def _arms(verdicts: str) -> tuple[str, str]:

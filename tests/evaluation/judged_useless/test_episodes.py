@@ -60,6 +60,13 @@ def test_an_episode_is_read(tmp_path: Path) -> None:
     assert (found.episodes[0].calls, found.episodes[0].answered) == (3, True)
 
 
+def test_what_is_not_known_of_an_observation_is_null(tmp_path: Path) -> None:
+    stated = {"continuing": [0.5, None, 1], "answering": [0, 0.25, None]}
+    (found,) = read_study(_file(tmp_path, GOOD | {"injected": [True, None, False], "beliefs": stated})).episodes
+    assert found.truth == (True, None, False)
+    assert found.beliefs == {"continuing": (0.5, None, 1), "answering": (0, 0.25, None)}
+
+
 @pytest.mark.parametrize("name", ["episodes.jsonl", "episodes.jsonl.gz"])
 def test_the_layout_of_the_public_release(tmp_path: Path, name: str) -> None:
     (found,) = read_study(_file(tmp_path, RELEASED, name=name)).episodes
@@ -108,6 +115,16 @@ def test_numbers_are_names_of_questions_too(tmp_path: Path) -> None:
         ({"verdicts": None}, "verdicts is None, not a list"),
         ({"injected": [True] * 4}, "4 marks of injected failures on at most 3 observations"),
         ({"injected": [float("nan")]}, "injected is nan, neither true nor false"),
+        ({"beliefs": [0.5]}, "beliefs is [0.5], not an object of names with numbers"),
+        ({"beliefs": {"answering": [0.5, 2, None]}}, "beliefs.answering holds 2, neither a probability nor null"),
+        (
+            {"beliefs": {"hoping": [0.5] * 3}},
+            "3 beliefs in 'hoping' beside 3 verdicts, not one each in 'continuing' and 'answering'",
+        ),
+        (
+            {"beliefs": {"answering": [0.5]}},
+            "1 beliefs in 'answering' beside 3 verdicts, not one each in 'continuing' and 'answering'",
+        ),
         ({"judges": ["USEFUL"]}, "judges is ['USEFUL'], not an object of names with verdicts"),
         ({"judges": {"words": ["USEFUL"]}}, "1 verdicts of the judge 'words' beside 3 others"),
     ],

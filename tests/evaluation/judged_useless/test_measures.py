@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.metrics import cohen_kappa_score
@@ -10,10 +12,12 @@ from probecascade.errors import DataError, UsageError
 from probecascade.evaluation.judged_useless import (
     FAILURE_REGIMES,
     SIX_REGIMES,
+    StatedBelief,
     StudyEpisode,
     agreement,
     answer_rate_after_k,
     answer_steps,
+    beliefs_by_run,
     judge_accuracy,
     judges_agree,
     mean6,
@@ -125,6 +129,14 @@ def test_the_regime_tells_the_truth_where_none_is_recorded() -> None:
     assert episode("uuuu", regime="plausible").truth is None
     recorded = StudyEpisode("q", "persistent", ("USELESS",), ("search",), False, injected=(False,))
     assert recorded.truth == (False,)
+
+
+def test_beliefs_by_hand() -> None:
+    stated = {"continuing": (0.5, 0.75, None, 0.25), "answering": (0.25, 0.25, 0.5, 0.0)}
+    one = replace(episode("uu+u"), beliefs=stated)
+    other = replace(episode("u", question="b"), beliefs={"continuing": (0.0,), "answering": (1.0,)})
+    found = beliefs_by_run([one, other, episode("uuu", question="c")])
+    assert found == {1: StatedBelief(0.25, pytest.approx(1.25 / 3), 3), 2: StatedBelief(0.75, 0.25, 1)}
 
 
 def test_a_judge_who_never_saw_a_failure_has_no_balanced_accuracy() -> None:
