@@ -41,6 +41,10 @@ def study(
         typer.Option(help="Actions that the agent could take (the last one is left out); default: as played, else 8."),
     ] = None,
     cost: Annotated[float, typer.Option(help="What a tool call costs, where a right answer is worth 1.")] = 0.05,
+    by: Annotated[
+        str | None,
+        typer.Option(help="Judge whose verdicts count in every condition; default: in each, the one that drives it."),
+    ] = None,
     against: Annotated[
         str | None, typer.Option(help="Condition that the others are compared against; default: none or unaided.")
     ] = None,
@@ -76,6 +80,9 @@ def study(
     the success over clean and the five failing regimes, of questions that have all six. Everything is said per
     model and condition, with 95 % intervals from 2,000 resamples of questions, beside the published figures of
     other models.
+
+    In a condition that was played here the verdicts are those of the judge that drives its rule, so that a rule driven
+    at random has a delta too; --by measures all conditions by the verdicts of one judge.
 
     Exit codes: 0 also for a file with faults, which are left out and listed; 2 for one without a usable episode.
 
@@ -114,11 +121,13 @@ def study(
     from probecascade.cli.study_text import text
     from probecascade.cli.tables import print_json
     from probecascade.evaluation import Resampling
-    from probecascade.evaluation.judged_useless import STUDY, read_study, summarise
+    from probecascade.evaluation.judged_useless import STUDY, judged_by, read_study, summarise
 
     budget = budget if budget is not None else rounds_of(path)
     resampling = Resampling(STUDY.confidence, STUDY.resamples, seed)
     file = read_study(path)
+    if by is not None:
+        file = judged_by(file, by)
     groups = file.groups()
     summaries = {group: summarise(each, k, budget, cost, resampling) for group, each in groups.items()}
     compared = comparisons(groups, against, budget, cost, margin, resampling)

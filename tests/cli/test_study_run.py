@@ -301,6 +301,11 @@ def test_the_table_in_markdown(recipe: Path, tmp_path: Path, capsys: pytest.Capt
     again = ["study", "judged-useless", "--episodes", str(out / "episodes.jsonl"), "--markdown"]
     assert cli.main(again) == 0
     assert capsys.readouterr().out.splitlines() == lines  # at six actions too, as played
+    assert cli.main([*again, "--by", "lexical"]) == 0
+    by_one = capsys.readouterr().out.splitlines()
+    driven = CONDITIONS.index("lexical") + 2
+    assert by_one[driven] == lines[driven]
+    assert by_one != lines
 
 
 def test_another_study_is_not_continued(recipe: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from probecascade.evaluation.judged_useless.episodes import (
     SIX_REGIMES,
     StudyEpisode,
     StudyFile,
+    judged_by,
     read_study,
 )
 from probecascade.evaluation.judged_useless.estimates import STUDY, Estimate, Measure
@@ -81,6 +82,7 @@ __all__ = [
     "integration_index",
     "integration_measure",
     "judge_accuracy",
+    "judged_by",
     "judges_agree",
     "mantel_haenszel",
     "mean6",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -175,6 +175,26 @@ def read_study(path: Path) -> StudyFile:
     episodes = tuple(episode for _, episode in found.values())
     unknown = Counter(episode.regime for episode in episodes if not is_known(episode.regime))
     return StudyFile(episodes, tuple(faults), dict(unknown))
+
+
+def judged_by(file: StudyFile, judge: str) -> StudyFile:
+    """The same episodes with the verdicts of one judge in the place of their own, which are left out.
+
+    Episodes that do not name it among their further judges keep their own: it is the one that drives their rule.
+    UsageError for a judge that no episode names.
+    """
+    if not any(judge in episode.judges for episode in file.episodes):
+        known = dict.fromkeys(name for episode in file.episodes for name in episode.judges)
+        raise UsageError(f"no episode has verdicts of a judge {judge!r}: choose from {', '.join(known) or 'none'}.")
+    changed = [
+        replace(
+            episode,
+            verdicts=episode.judges.get(judge, episode.verdicts),
+            judges={name: said for name, said in episode.judges.items() if name != judge},
+        )
+        for episode in file.episodes
+    ]
+    return replace(file, episodes=tuple(changed))
 
 
 def _episode(value: Any) -> StudyEpisode:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from probecascade.errors import DataError, UsageError
-from probecascade.evaluation.judged_useless import StudyEpisode, read_study
+from probecascade.evaluation.judged_useless import StudyEpisode, judged_by, read_study
 
 GOOD: dict[str, Any] = {
     "question_id": "a",
@@ -58,6 +58,17 @@ def test_an_episode_is_read(tmp_path: Path) -> None:
         ),
     )
     assert (found.episodes[0].calls, found.episodes[0].answered) == (3, True)
+
+
+def test_all_conditions_by_one_judge(tmp_path: Path) -> None:
+    driven = GOOD | {"condition": "probe", "judges": {"words": ["USELESS", "USEFUL", ""], "x": ["", "", ""]}}
+    own = GOOD | {"condition": "words", "judges": {"x": ["", "", ""]}}
+    one, other = judged_by(read_study(_file(tmp_path, driven, own)), "words").episodes
+    assert one.verdicts == ("USELESS", "USEFUL", "")
+    assert set(one.judges) == {"x"}
+    assert other.verdicts == ("USELESS", "USEFUL", "")
+    with pytest.raises(UsageError, match="no episode has verdicts of a judge 'lexical': choose from words, x"):
+        judged_by(read_study(_file(tmp_path, driven)), "lexical")
 
 
 def test_what_is_not_known_of_an_observation_is_null(tmp_path: Path) -> None:
