@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,11 +17,20 @@ from probecascade.cli.progress import progress
 from probecascade.cli.recipes import ExtractRecipe, plain, read_extract
 from probecascade.cli.session import Session, missing, open_session, play, run_writer
 from probecascade.cli.study_learn import DEVELOPMENT, Learnt, learnt_from, taught_elsewhere, untaught
-from probecascade.cli.tasks import TaskSet, task_set
+from probecascade.cli.study_recipe import (
+    CASCADE,
+    TUNED,
+    cascade_of,
+    check,
+    check_tasks,
+    held_out,
+    natural_regimes,
+    parts,
+)
+from probecascade.cli.tasks import task_set
 from probecascade.environments.tasks import write_whole
 from probecascade.episode import Episode, Recording, Task
-from probecascade.errors import DataError, StoreError, UsageError
-from probecascade.evaluation.judged_useless import LEAST_BUDGET
+from probecascade.errors import DataError, StoreError
 from probecascade.evaluation.judged_useless.played import played_record
 from probecascade.interfaces import StoppingPolicy
 from probecascade.models.requests import Conversation
@@ -32,7 +39,6 @@ from probecascade.policies import Cascade
 from probecascade.policies.judged import (
     ASKED_WORD,
     BELIEFS,
-    CONDITIONS,
     TRIED,
     Answering,
     Judged,
@@ -44,11 +50,6 @@ from probecascade.store import Run
 
 EPISODES, ABOUT = "episodes.jsonl", "study.json"
 
-TUNED = "tuned"  # the condition whose k is chosen on the development episodes
-CASCADE = "cascade"  # the condition in which a cascade's aborts become answers
-
-_NAME = re.compile(r"(\w+?)(?:_k([1-9][0-9]?))?")
-
 
 def run_study(path: Path, output: Path, *, resume: bool, limit: int | None, device: str | None) -> dict[str, Any]:
     """Play what a study lacks in its folder and return what is known of its judges and costs.
@@ -59,34 +60,25 @@ def run_study(path: Path, output: Path, *, resume: bool, limit: int | None, devi
     recipe = read_extract(path)
     if device is not None:
         recipe = dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, device=device))
-    _check(recipe)
+    check(recipe)
     if output.exists() and not resume:
         raise StoreError(f"{str(output)!r} exists already: add --resume to go on, or choose another folder.")
     tasks = task_set(recipe)
     chosen = tasks.first(limit)
-    if any(len(task.parts) > 1 for task in tasks.tasks):
-        raise UsageError("a study needs tasks of one question each: set parts = 1 in [tasks].")
-    regimes = None if recipe.environment.regimes else _natural(tasks.tasks)
-    if tasks.max_rounds < LEAST_BUDGET:
-        raise UsageError(
-            f"max_rounds in [agent] is {tasks.max_rounds}: give a study at least {LEAST_BUDGET}, for runs to grow."
-        )
-    held_out = _held_out(recipe, tasks)
-    rules = [rule_named(_parts(name)[0], rounds=tasks.max_rounds) for name in recipe.study.conditions]
+    check_tasks(tasks)
+    regimes = None if recipe.environment.regimes else natural_regimes(tasks.tasks)
+    kept = held_out(recipe, tasks)
+    rules = [rule_named(parts(name)[0], rounds=tasks.max_rounds) for name in recipe.study.conditions]
     session = open_session(
         recipe,
         tasks=tasks,
-        adds=[
-            ASKED_WORD,
-            max((r.opening for r in rules), key=len),
-            *(BELIEFS.values() if recipe.study.beliefs else ()),
-        ],
-        episodes=max(tasks.episodes(chosen, recipe), tasks.episodes(held_out, recipe)),
+        adds=[ASKED_WORD, max((r.opening for r in rules), key=len), *BELIEFS.values()],
+        episodes=max(tasks.episodes(chosen, recipe), tasks.episodes(kept, recipe)),
     )
-    cascade = _cascade(recipe, session) if CASCADE in recipe.study.conditions else None
+    cascade = cascade_of(recipe, session) if CASCADE in recipe.study.conditions else None
     header = {**session.header, "study": plain(recipe.study)}
     _begin(output, header)
-    learnt = _learn(session, recipe, held_out, output)
+    learnt = _learn(session, recipe, kept, output)
     policies = {name: _condition(name, session, learnt, cascade) for name in recipe.study.conditions}
     done = _stored(output / EPISODES)
     left = [
@@ -107,91 +99,6 @@ def run_study(path: Path, output: Path, *, resume: bool, limit: int | None, devi
     }
     write_whole(output / ABOUT, json.dumps({**header, "learnt": about}, indent=2).encode())
     return about
-
-
-def _check(recipe: ExtractRecipe) -> None:
-    study, regimes = recipe.study, recipe.environment.regimes
-    if len(regimes) < 2 and (regimes or study.learn is None):
-        raise UsageError(
-            "a study needs tools that fail and tools that do not: give several regimes in [environment], such as "
-            'failures = ["clean", "persistent"]; or none, where pages are missing by nature, and with learn in [study] '
-            "the folder of a study whose judges know failures."
-        )
-    if "observation" not in recipe.capture.checkpoints:
-        raise UsageError('a study judges observations: add "observation" to checkpoints in [capture].')
-    bases = {_parts(name)[0] if name != CASCADE else CASCADE for name in study.conditions}
-    if study.learn is not None and TUNED in study.conditions:
-        raise UsageError("tuned needs development tasks of its own: drop it from conditions, or drop learn in [study].")
-    if (CASCADE in bases) != (study.cascade is not None):
-        raise UsageError(
-            'the condition "cascade" and a cascade\'s folder belong together: give both in [study], or neither.'
-        )
-    if "switch" in bases and not recipe.environment.backup:
-        raise UsageError('the condition "switch" needs a second source: set backup = true in [environment].')
-
-
-def _held_out(recipe: ExtractRecipe, tasks: TaskSet) -> tuple[Task, ...]:
-    """The tasks for development; none where it was done elsewhere."""
-    if recipe.study.learn is not None:
-        return ()
-    found = tuple(itertools.islice(tasks.fresh(), recipe.study.development))
-    if len(found) < recipe.study.development:
-        raise UsageError(
-            f"the study wants {recipe.study.development} tasks for development beside the {len(tasks.tasks)} of the "
-            f"recipe, and {len(found)} are left: lower groups in [tasks] or development in [study]."
-        )
-    return found
-
-
-def _natural(tasks: Sequence[Task]) -> dict[str, str]:
-    """By how many of the pages that hold its answer each task lacks: `missing_0`, `missing_1` ..."""
-    found = {}
-    for task in tasks:
-        gold = dict.fromkeys(task.attributes.get("gold_titles", ()))
-        if not gold:
-            raise UsageError(
-                f"the task {task.task_id!r} does not say which pages hold its answer, so that nothing tells whether "
-                "any is missing: inject failures with failures in [environment]."
-            )
-        titles = {page.title for page in task.paragraphs}
-        found[task.task_id] = f"missing_{sum(title not in titles for title in gold)}"
-    return found
-
-
-def _cascade(recipe: ExtractRecipe, session: Session) -> Cascade:
-    """The cascade of the recipe. CascadeError for one of another model, UsageError where its gates cannot be read."""
-    assert recipe.study.cascade is not None
-    cascade = Cascade.load(recipe.study.cascade)
-    cascade.check_fits(session.header)
-    missing = sorted(set(cascade.layers) - set(session.engine.layers))
-    if missing:
-        raise UsageError(f"the cascade reads layers {missing}: add them to layers in [capture].")
-    seen = cascade.overlap(task.group for task in session.tasks.tasks)
-    if seen:
-        raise UsageError(
-            f"the cascade was made on {len(seen)} of the study's tasks, such as {seen[0]!r}: make it on others, such "
-            "as those of another seed in [tasks]."
-        )
-    return cascade
-
-
-def _parts(name: str) -> tuple[str, str | None, int | None]:
-    """A condition's rule, its judge where it is not the study's, and its k where it is not the usual."""
-    found = _NAME.fullmatch(name)
-    base = found[1] if found else name
-    k = int(found[2]) if found and found[2] else None
-    if base in CONDITIONS:
-        return base, None, k
-    if name == TUNED:
-        return "enforced", None, None
-    if name == CASCADE:
-        return "none", None, None
-    if base in ("side", "odds", "thought", "lexical", "probe", "random"):
-        return "enforced", base, k
-    raise UsageError(
-        f"the condition {name!r} in [study] is unknown: choose from {', '.join(CONDITIONS)}, {TUNED}, {CASCADE}, the "
-        "judges side, odds, thought, lexical, probe and random, and add _k3 for another k."
-    )
 
 
 def _begin(output: Path, header: Mapping[str, Any]) -> None:
@@ -259,7 +166,7 @@ def _condition(name: str, session: Session, learnt: Learnt, cascade: Cascade | N
 def _policy(name: str, session: Session, learnt: Learnt) -> Judged:
     """The judges and the rule of a condition. All judges speak in each; where a rule acts on none, those of the
     study's count."""
-    rule, judge, k = _parts(name)
+    rule, judge, k = parts(name)
     study = session.recipe.study
     acting = judge or study.judge
     others = tuple(each for of, each in learnt.judges.items() if of != acting)
