@@ -99,7 +99,7 @@ class StudyMaterial:
             Chapter("Answers after a run", [hazard_curve(groups)], [_hazard_table(groups)]),
             Chapter("Success", [success_picture(groups)], [self._worth(), *self._compared()]),
             Chapter("Answers", [answer_steps_picture(groups)]),
-            Chapter("Judges", judged, list(_judge_tables(groups))),
+            Chapter("Judges", judged, [*_judge_tables(groups), *_belief_tables(groups)]),
             Chapter("Cost", tables=[self._cost()]),
         ]
 
@@ -259,6 +259,18 @@ def _judge_tables(groups: Groups) -> Iterator[Table]:
     if rows:
         yield Table.of("Agreement of judges", ["condition", "judges", "kappa", "same verdict", "n", "note"], rows,
                        "own: the verdicts of the condition's own judge.")  # fmt: skip
+
+
+def _belief_tables(groups: Groups) -> Iterator[Table]:
+    rows = [
+        [name, str(run), f"{stated['continuing']:.3f}", f"{stated['answering']:.3f}", str(stated["n"])]
+        for name, each in groups.items()
+        for run, stated in each["beliefs"].items()
+    ]
+    if rows:
+        titles = ["condition", "useless in a row", "if it goes on", "if it answers now", "n"]
+        note = "Probability of success that the model states, means over n observations."
+        yield Table.of("Beliefs", titles, rows, note)
 
 
 def _group(episode: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ def details(delta: dict[str, Any], n_b: int = 25) -> dict[str, Any]:
         "verdicts": {"USELESS": 5, "USEFUL": 3, "other": 0, "none": 0},
         "judge": judge,
         "agreement": [pair],
+        "beliefs": {},
     }
 
 
@@ -154,6 +156,16 @@ def test_costs_are_means_of_what_the_records_hold(material: StudyMaterial) -> No
     (table,) = material.chapters[-1].tables
     assert table.titles == ["condition", "episodes", "tokens", "tokens of side questions"]
     assert table.rows == [["m enforced", "2", "15.0", "4.0"], ["m none", "1", "10.0", "4.0"]]
+
+
+def test_beliefs_are_shown_where_there_are_any(material: StudyMaterial) -> None:
+    titles = [table.title for chapter in material.chapters for table in chapter.tables]
+    assert "Beliefs" not in titles
+    groups = [{**each, "details": dict(each["details"])} for each in material.record["groups"]]
+    groups[1]["details"]["beliefs"] = {2: {"continuing": 0.5, "answering": 0.25, "n": 7}}
+    stated = replace(material, record={**material.record, "groups": groups})
+    (table,) = (table for chapter in stated.chapters for table in chapter.tables if table.title == "Beliefs")
+    assert table.rows == [["none", "2", "0.500", "0.250", "7"]]
 
 
 def test_verdicts_stand_beside_their_observations() -> None:
