@@ -55,13 +55,14 @@ def task_files(
 
 def _tell(report: TaskReport) -> None:
     from probecascade.cli.tables import say
+    from probecascade.thresholds.promise import counted
 
     games = report.games
-    records = "games" if games else "records"
-    counted = f"{report.records} {records}"
+    record = "game" if games else "record"
+    held = counted(report.records, record)
     if report.format != "pages":
-        counted += f", {report.tasks} tasks of {len(report.groups)} groups"
-    say(f"{report.format}{f' ({report.setting})' if report.setting else ''}: {counted}")
+        held += f", {counted(report.tasks, 'task')} of {counted(len(report.groups), 'group')}"
+    say(f"{report.format}{f' ({report.setting})' if report.setting else ''}: {held}")
     for name, counter in (("type", report.types), ("level", report.levels), ("answer", report.answers)):
         if counter:
             say(f"{name:<8}{_shares(counter)}")
@@ -75,11 +76,17 @@ def _tell(report: TaskReport) -> None:
             "which are read as characters"
         )
     useless = report.records - report.tasks if report.format != "pages" else 0
-    say(f"faults  {len(report.faults) or 'none'}{f'; {useless} {records} make no task' if useless else ''}")
+    say(f"faults  {len(report.faults) or 'none'}{f'; {_useless(useless, record)}' if useless else ''}")
     for fault in report.faults[:_LISTED]:
         say(f"  {'' if games else f'line {fault.line}, record '}{fault.record}: {fault.problem}")
     if len(report.faults) > _LISTED:
         say(f"  and {len(report.faults) - _LISTED} more: --json lists them all")
+
+
+def _useless(count: int, record: str) -> str:
+    from probecascade.thresholds.promise import counted
+
+    return f"{counted(count, record)} {'makes' if count == 1 else 'make'} no task"
 
 
 def _shares(counter: Counter[str]) -> str:
