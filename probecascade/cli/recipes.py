@@ -200,7 +200,7 @@ class StudySection:
     judge: Literal["side", "odds", "thought", "lexical", "probe"] = "probe"
     k: Count = 5
     cost: Annotated[float, Between(0)] = 0.05
-    development: Count = 30
+    development: Annotated[int, Between(2)] = 30
     learn: str | None = None
     cascade: str | None = None
     beliefs: bool = False

@@ -102,14 +102,20 @@ def study(
     if recipe is None and (resume or limit is not None or device is not None):
         option = "--resume" if resume else "--limit" if limit is not None else "--device"
         raise UsageError(f"{option} is about playing a recipe: give one, or leave it out.")
+    if as_json and markdown:
+        raise UsageError("--json and --markdown are two ways to print: give one of them.")
+    _check_measures(k, budget, cost, margin, seed)
     if page is not None:
         from probecascade.cli.study_page import check_page
 
-        check_page(page)
+        check_page(page, output)
     learnt: dict[str, Any] | None = None
     if recipe is not None and output is not None:
-        from probecascade.cli.study_run import EPISODES, run_study
+        from probecascade.cli.study_folder import EPISODES
+        from probecascade.cli.study_recipe import check_named
+        from probecascade.cli.study_run import run_study
 
+        check_named(recipe, against, by)
         try:
             learnt = run_study(recipe, output, resume=resume, limit=limit, device=device)
         except KeyboardInterrupt:
@@ -155,6 +161,20 @@ def study(
     return None
 
 
+def _check_measures(k: int, budget: int | None, cost: float, margin: float | None, seed: int) -> None:
+    """UsageError for numbers with which nothing can be measured, before anything is played."""
+    from probecascade.evaluation.judged_useless import STUDY, answer_rate_after_k, check_budget, utility_measure
+    from probecascade.evaluation.judged_useless.compare import check_margin
+    from probecascade.intervals import Resampling
+
+    answer_rate_after_k((), k)
+    utility_measure(cost)
+    check_margin(margin)
+    Resampling(STUDY.confidence, STUDY.resamples, seed)
+    if budget is not None:
+        check_budget(budget)
+
+
 def _file(recipe: Path | None, episodes: Path | None, output: Path | None) -> Path:
     """The file that is read in the end. UsageError where nothing, or too much, says what to do."""
     if recipe is not None and episodes is not None:
@@ -175,12 +195,14 @@ def rounds_of(episodes: Path) -> int:
     """
     import json
 
-    from probecascade.evaluation.judged_useless import BUDGET
+    from probecascade.evaluation.judged_useless import BUDGET, check_budget
 
     try:
-        return int(json.loads((episodes.parent / "study.json").read_text("utf-8"))["recipe"]["agent"]["max_rounds"])
-    except (OSError, ValueError, KeyError, TypeError):
+        rounds = int(json.loads((episodes.parent / "study.json").read_text("utf-8"))["recipe"]["agent"]["max_rounds"])
+        check_budget(rounds)
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, UsageError):
         return BUDGET
+    return rounds
 
 
 def comparisons(

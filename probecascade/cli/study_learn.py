@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,11 +64,15 @@ def learnt_from(run: Run, chosen: str) -> Learnt:
     return Learnt(judges, None, about)
 
 
-def taught_elsewhere(session: Session, recipe: ExtractRecipe, folder: str) -> Learnt:
-    """As `learnt_from`, on the development episodes of another study of the same model.
+def taught_elsewhere(session: Session, recipe: ExtractRecipe) -> Learnt | None:
+    """As `learnt_from`, on the development episodes of another study of the same model; None where `learn` names none.
 
-    StoreError for a folder that is none, UsageError for another model or layers that the recipe does not keep.
+    `about` tells its folder and, as `learnt_on`, a digest of those episodes. StoreError for a folder that is no study,
+    UsageError for another model, layers that the recipe does not keep, or tasks that are to be played here.
     """
+    folder = recipe.study.learn
+    if folder is None:
+        return None
     path = Path(folder) / DEVELOPMENT
     if not path.is_dir():
         raise StoreError(
@@ -81,8 +86,25 @@ def taught_elsewhere(session: Session, recipe: ExtractRecipe, folder: str) -> Le
         raise UsageError(
             f"the study in {folder!r} may choose among layers {missing} too: add them to layers in [capture]."
         )
+    seen = sorted(set(run.episodes.group.tolist()) & {task.group for task in session.tasks.tasks})
+    if seen:
+        raise UsageError(
+            f"the judges of {folder!r} were taught on {len(seen)} of the study's tasks, such as {seen[0]!r}: "
+            "play others, or give learn another study."
+        )
     learnt = learnt_from(run, recipe.study.judge)
-    return dataclasses.replace(learnt, about={**learnt.about, "learnt_in": folder})
+    return dataclasses.replace(learnt, about={**learnt.about, "learnt_in": folder, "learnt_on": _digest(run)})
+
+
+def _digest(run: Run) -> str:
+    """Of the episodes of a run, in any order."""
+    each = sorted(_of_episode(run.episode(index)) for index in range(len(run)))
+    return hashlib.sha256(b"".join(each)).hexdigest()[:16]
+
+
+def _of_episode(episode: Episode) -> bytes:
+    name = episode.episode_id.encode("utf-8", "surrogatepass")
+    return hashlib.sha256(name + b"\0" + episode.token_ids.tobytes()).digest()
 
 
 def _odds(played: Sequence[Episode]) -> tuple[float, float]:

@@ -9,19 +9,23 @@ from typing import Any
 from probecascade.errors import UsageError
 
 PAGE = "report.html"
+_FILES = ("episodes.jsonl", "study.json", "development")
 
 _EPISODES = 2000  # in the page's browser at most
 
 Group = tuple[str, str, str]  # model, split, condition
 
 
-def check_page(path: Path) -> None:
-    """UsageError where no figure can be drawn, StoreError where something stands at that place already."""
+def check_page(path: Path, output: Path | None) -> None:
+    """UsageError where no figure can be drawn, or the page is to stand where the study `output` or its files will;
+    StoreError where something stands at that place already."""
     from probecascade.evaluation.sweep_result import check_new
     from probecascade.report import new_figure
 
     new_figure(1, 1)
     check_new(path)
+    if output is not None and path.resolve() in (output.resolve(), *((output / name).resolve() for name in _FILES)):
+        raise UsageError(f"the page was to be {str(path)!r}, which the study itself makes: choose another place.")
 
 
 def write_page(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
-from probecascade.cli.recipes import ExtractRecipe
+from probecascade.cli.recipes import ExtractRecipe, read_extract
 from probecascade.cli.session import Session
 from probecascade.cli.tasks import TaskSet
 from probecascade.episode import Task
@@ -16,6 +18,7 @@ from probecascade.policies import Cascade
 from probecascade.policies.judged import CONDITIONS
 
 TUNED = "tuned"  # the condition whose k is chosen on the development episodes
+JUDGES = ("side", "odds", "thought", "lexical", "probe", "random")
 CASCADE = "cascade"  # the condition in which a cascade's aborts become answers
 
 _NAME = re.compile(r"(\w+?)(?:_k([1-9][0-9]?))?")
@@ -30,6 +33,8 @@ def check(recipe: ExtractRecipe) -> None:
             'failures = ["clean", "persistent"]; or none, where pages are missing by nature, and with learn in [study] '
             "the folder of a study whose judges know failures."
         )
+    if recipe.tasks.repeats > 1:
+        raise UsageError("a study plays every question once under each regime and condition: drop repeats in [tasks].")
     if "observation" not in recipe.capture.checkpoints:
         raise UsageError('a study judges observations: add "observation" to checkpoints in [capture].')
     bases = {parts(name)[0] if name != CASCADE else CASCADE for name in study.conditions}
@@ -41,6 +46,17 @@ def check(recipe: ExtractRecipe) -> None:
         )
     if "switch" in bases and not recipe.environment.backup:
         raise UsageError('the condition "switch" needs a second source: set backup = true in [environment].')
+
+
+def check_named(path: Path, against: str | None, by: str | None) -> None:
+    """UsageError for a condition to compare against, or a judge to measure by, that the recipe does not have."""
+    study = read_extract(path).study
+    if against is not None and (against not in study.conditions or len(study.conditions) < 2):
+        raise UsageError(
+            f"nothing can be compared against {against!r}: the conditions in [study] are {', '.join(study.conditions)}."
+        )
+    if by is not None and by not in JUDGES:
+        raise UsageError(f"there is no judge {by!r}: choose from {', '.join(JUDGES)}.")
 
 
 def check_tasks(tasks: TaskSet) -> None:
@@ -81,9 +97,19 @@ def natural_regimes(tasks: Sequence[Task]) -> dict[str, str]:
     return found
 
 
-def cascade_of(recipe: ExtractRecipe, session: Session) -> Cascade:
-    """The cascade of the recipe. CascadeError for one of another model, UsageError where its gates cannot be read."""
-    assert recipe.study.cascade is not None
+def check_layers(session: Session) -> None:
+    """UsageError where only the embeddings are kept, in which a probe of evidence cannot see what was read."""
+    if not any(session.engine.layers):
+        raise UsageError("the probe of evidence reads the output of a block: keep a layer above 0 in [capture].")
+
+
+def cascade_of(recipe: ExtractRecipe, session: Session) -> Cascade | None:
+    """The cascade of the recipe, None without one.
+
+    CascadeError for one of another model, UsageError where its gates cannot be read or it has seen the tasks.
+    """
+    if recipe.study.cascade is None:
+        return None
     cascade = Cascade.load(recipe.study.cascade)
     cascade.check_fits(session.header)
     missing = sorted(set(cascade.layers) - set(session.engine.layers))
@@ -98,6 +124,14 @@ def cascade_of(recipe: ExtractRecipe, session: Session) -> Cascade:
     return cascade
 
 
+def cascade_digest(recipe: ExtractRecipe) -> str | None:
+    """A checksum of the cascade's folder; None without one."""
+    if recipe.study.cascade is None:
+        return None
+    files = sorted(path for path in Path(recipe.study.cascade).rglob("*") if path.is_file())
+    return hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in files)).hexdigest()[:16]
+
+
 def parts(name: str) -> tuple[str, str | None, int | None]:
     """A condition's rule, its judge where it is not the study's, and its k where it is not the usual."""
     found = _NAME.fullmatch(name)
@@ -109,9 +143,9 @@ def parts(name: str) -> tuple[str, str | None, int | None]:
         return "enforced", None, None
     if name == CASCADE:
         return "none", None, None
-    if base in ("side", "odds", "thought", "lexical", "probe", "random"):
+    if base in JUDGES:
         return "enforced", base, k
     raise UsageError(
         f"the condition {name!r} in [study] is unknown: choose from {', '.join(CONDITIONS)}, {TUNED}, {CASCADE}, the "
-        "judges side, odds, thought, lexical, probe and random, and add _k3 for another k."
+        f"judges {', '.join(JUDGES)}, and add _k3 for another k."
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,24 +12,27 @@ from typing import Any
 import typer
 
 from probecascade.agents.react import episode_id
+from probecascade.cli.escapes import in_line
 from probecascade.cli.progress import progress
 from probecascade.cli.recipes import ExtractRecipe, plain, read_extract
 from probecascade.cli.session import Session, missing, open_session, play, run_writer
+from probecascade.cli.study_folder import EPISODES, opened, stored, told
 from probecascade.cli.study_learn import DEVELOPMENT, Learnt, learnt_from, taught_elsewhere, untaught
 from probecascade.cli.study_recipe import (
     CASCADE,
     TUNED,
+    cascade_digest,
     cascade_of,
     check,
+    check_layers,
     check_tasks,
     held_out,
     natural_regimes,
     parts,
 )
 from probecascade.cli.tasks import task_set
-from probecascade.environments.tasks import write_whole
 from probecascade.episode import Episode, Recording, Task
-from probecascade.errors import DataError, StoreError
+from probecascade.errors import StoreError
 from probecascade.evaluation.judged_useless.played import played_record
 from probecascade.interfaces import StoppingPolicy
 from probecascade.models.requests import Conversation
@@ -47,8 +49,7 @@ from probecascade.policies.judged import (
     tune_k,
 )
 from probecascade.store import Run
-
-EPISODES, ABOUT = "episodes.jsonl", "study.json"
+from probecascade.thresholds.promise import counted
 
 
 def run_study(path: Path, output: Path, *, resume: bool, limit: int | None, device: str | None) -> dict[str, Any]:
@@ -75,50 +76,38 @@ def run_study(path: Path, output: Path, *, resume: bool, limit: int | None, devi
         adds=[ASKED_WORD, max((r.opening for r in rules), key=len), *BELIEFS.values()],
         episodes=max(tasks.episodes(chosen, recipe), tasks.episodes(kept, recipe)),
     )
-    cascade = cascade_of(recipe, session) if CASCADE in recipe.study.conditions else None
-    header = {**session.header, "study": plain(recipe.study)}
-    _begin(output, header)
-    learnt = _learn(session, recipe, kept, output)
-    policies = {name: _condition(name, session, learnt, cascade) for name in recipe.study.conditions}
-    done = _stored(output / EPISODES)
-    left = [
-        (task, seed)
-        for task, seed in session.episodes(chosen)
-        if not done >= {(episode_id(task, seed), name) for name in policies}
-    ]
-    begun, errors = session.engine.tokens_computed, Counter[str]()
-    with (output / EPISODES).open("a", encoding="utf-8") as file:
-        for recordings in progress(_all(session, left, policies), len(left), "study", "task"):
-            errors += _write(file, recordings, policies, session, done, regimes)
-    about = {
-        **learnt.about,
-        "k": recipe.study.k,
-        "rounds": tasks.max_rounds,
-        "errors": dict(errors.most_common()),
-        "computed": session.engine.tokens_computed - begun,
+    check_layers(session)
+    taught = taught_elsewhere(session, recipe)
+    cascade = cascade_of(recipe, session)
+    header = {
+        **session.header,
+        "study": plain(recipe.study),
+        "capture": plain(recipe.capture),
+        "development": [task.task_id for task in kept] if taught is None else taught.about["learnt_on"],
+        "cascade": cascade_digest(recipe),
     }
-    write_whole(output / ABOUT, json.dumps({**header, "learnt": about}, indent=2).encode())
+    with opened(output, header):
+        learnt = taught or _learn(session, recipe, kept, output)
+        policies = {name: _condition(name, session, learnt, cascade) for name in recipe.study.conditions}
+        done = stored(output / EPISODES)
+        left = [
+            (task, seed)
+            for task, seed in session.episodes(chosen)
+            if not done >= {(episode_id(task, seed), name) for name in policies}
+        ]
+        begun, errors = session.engine.tokens_computed, Counter[str]()
+        with (output / EPISODES).open("a", encoding="utf-8") as file:
+            for recordings in progress(_all(session, left, policies), len(left), "study", "task"):
+                errors += _write(file, recordings, policies, session, done, regimes)
+        about = {
+            **learnt.about,
+            "k": recipe.study.k,
+            "rounds": tasks.max_rounds,
+            "errors": dict(errors.most_common()),
+            "computed": session.engine.tokens_computed - begun,
+        }
+        told(output, header, about)
     return about
-
-
-def _begin(output: Path, header: Mapping[str, Any]) -> None:
-    """Make the folder, or see that it holds this very study."""
-    output.mkdir(parents=True, exist_ok=True)
-    kept = output / ABOUT
-    if not kept.exists():
-        write_whole(kept, json.dumps(header, indent=2).encode())
-        return
-    try:
-        stored = json.loads(kept.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{kept} cannot be read ({error}): restore it, or choose another folder.") from error
-    wanted = json.loads(json.dumps(header))
-    for key in ("model", "template", "recipe_identity", "study", "files"):
-        if stored.get(key) != wanted.get(key):
-            raise StoreError(
-                f"{str(output)!r} holds a study that differs in {key!r}: give the recipe and model that it was begun "
-                "with, or choose another folder."
-            )
 
 
 # Development ----------------------------------------------------------------------------------------------------------
@@ -126,8 +115,6 @@ def _begin(output: Path, header: Mapping[str, Any]) -> None:
 
 def _learn(session: Session, recipe: ExtractRecipe, tasks: Sequence[Task], output: Path) -> Learnt:
     """Play the development tasks, learn probe, cut and rate on them, and the k of `tuned` where that is played."""
-    if recipe.study.learn is not None:
-        return taught_elsewhere(session, recipe, recipe.study.learn)
     folder, episodes = output / DEVELOPMENT, list(session.episodes(tasks))
     watching = Judged(rule_named("none"), None, tuple(untaught().values()))
     with run_writer(session, folder, resume=folder.exists()) as writer:
@@ -210,26 +197,6 @@ def _write(
     return errors
 
 
-def _stored(path: Path) -> set[tuple[str, str]]:
-    """Episodes and conditions that the file holds. A last line that is torn is taken off; others are refused."""
-    if not path.exists():
-        return set()
-    content = path.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if whole != content:
-        with path.open("r+b") as file:
-            file.truncate(len(whole))
-            os.fsync(file.fileno())
-    found = set()
-    for number, line in enumerate(whole.splitlines(), 1):
-        try:
-            record = json.loads(line)
-            found.add((record["episode_id"], record["condition"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path}, line {number} is no episode of a study: restore the file.") from error
-    return found
-
-
 def tell(about: Mapping[str, Any]) -> None:
     """Print what was learnt on the development tasks."""
     probe, odds = about["probe"], about["odds"]
@@ -246,5 +213,5 @@ def tell(about: Mapping[str, Any]) -> None:
         typer.echo(f"tuned: k = {about['tuned']['k']}, of mean utilities {tried}")
     if about["errors"]:
         reason, count = next(iter(about["errors"].items()))
-        total = sum(about["errors"].values())
-        typer.echo(f"{total} episodes ended in an error and are left out; the commonest ({count}): {reason}")
+        ended = counted(sum(about["errors"].values()), "episode")
+        typer.echo(f"{ended} ended in an error and count nowhere; the commonest ({count}): {in_line(reason)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator, Mapping, Sequence
 
 from probecascade.cli.escapes import in_line
@@ -55,7 +56,7 @@ def markdown(summaries: Mapping[Group, Summary], k: int, cost: float) -> str:
     titles += [f"utility at {cost:g} per call", "tool calls"]
     rows = [
         [
-            name_of(group),
+            html.escape(name_of(group), quote=False).replace("|", "\\|").replace("`", "\\`"),
             number(each.delta.delta, sign="+"),
             number(each.integration_index, 2, "+"),
             number(each.answer_rate_failing, 2),

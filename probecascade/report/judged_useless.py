@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -164,7 +165,7 @@ class StudyMaterial:
         names = Counter(_group(each) for each in self.episodes)
         for each in self.episodes:
             for key in _COSTS:
-                if isinstance(each.get(key), int | float):
+                if isinstance(each.get(key), int | float) and math.isfinite(each[key]):
                     sums.setdefault((_group(each), key), []).append(float(each[key]))
         rows = [
             [name or "all episodes", str(count), *(_mean(sums.get((name, key), [])) for key in _COSTS)]
@@ -292,7 +293,7 @@ def _readable(episode: Mapping[str, Any]) -> dict[str, Any]:
         "reason": str(episode.get("reason") or outcome),
         "mode": str(episode["regime"]),
         "part": str(episode.get("condition") or ""),
-        "tokens": episode.get("tokens", 0),
+        "tokens": tokens if isinstance(tokens := episode.get("tokens"), int) else 0,
         "rounds": len(actions),
         "lost": None,
         "abort": None,

@@ -49,7 +49,7 @@ def take_lock(path: Path) -> int:
     except BlockingIOError as error:
         os.close(lock)
         raise StoreError(
-            f"another extract is writing to {str(path)!r}; wait until it has finished, or choose another folder."
+            f"another process is writing to {str(path)!r}; wait until it has finished, or choose another folder."
         ) from error
     return lock
 

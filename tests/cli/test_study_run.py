@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ from numpy.typing import NDArray
 
 from probecascade import cli
 from probecascade.cli import tasks
-from probecascade.cli.study_run import run_study
+from probecascade.cli.study_run import run_study, tell
 from probecascade.environments import Regime
 from probecascade.episode import Action, Foresight, Observation, Task
-from probecascade.errors import StoreError, UsageError
+from probecascade.errors import DataError, StoreError, UsageError
 from probecascade.evaluation.judged_useless import read_study
 from probecascade.policies import Cascade, Gate
 from probecascade.policies.provenance import group_hash
+from probecascade.store.durable import take_lock
 
 from .conftest import refused
 
@@ -138,6 +140,7 @@ def test_a_study_goes_on_where_it_stopped(recipe: Path, tmp_path: Path) -> None:
     begun = (parts / "episodes.jsonl").read_bytes()
     (parts / "episodes.jsonl").write_bytes(begun[:-30])  # as a killed process leaves it
     play(recipe, parts, resume=True)
+    assert (parts / "episodes.torn").read_bytes() == begun[begun[:-1].rfind(b"\n") + 1 : -30] + b"\n"
 
     def kept(folder: Path) -> list[str]:
         return sorted(
@@ -150,6 +153,94 @@ def test_a_study_goes_on_where_it_stopped(recipe: Path, tmp_path: Path) -> None:
     again = play(recipe, parts, resume=True)
     assert again["computed"] == 0
     assert kept(parts) == kept(whole)
+
+
+def test_a_whole_last_line_is_an_episode_without_its_end_too(recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    play(recipe, out, limit=1)
+    kept = (out / "episodes.jsonl").read_bytes()
+    (out / "episodes.jsonl").write_bytes(kept[:-1])
+    assert play(recipe, out, resume=True, limit=1)["computed"] == 0
+    assert (out / "episodes.jsonl").read_bytes() == kept
+    array = b"[" + kept.strip().replace(b"\n", b",\n") + b"]"
+    (out / "episodes.jsonl").write_bytes(array)
+    with pytest.raises(DataError, match=r"episodes\.jsonl, line 1 is no episode of a study: restore the file"):
+        play(recipe, out, resume=True, limit=1)
+    assert (out / "episodes.jsonl").read_bytes() == array
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ("groups = 3", "groups = 4", "development"),
+        ("layers = [0, 1, 2]", "layers = [0, 2]", "capture"),
+        ("k = 2", "k = 3", "study"),
+    ],
+)
+def test_the_judges_of_a_study_stay_what_they_are(recipe: Path, tmp_path: Path, old: str, new: str, key: str) -> None:
+    play(recipe, tmp_path / "out", limit=1)
+    recipe.write_text(recipe.read_text().replace(old, new))
+    with pytest.raises(StoreError, match=f"holds a study that differs in '{key}'"):
+        play(recipe, tmp_path / "out", resume=True)
+
+
+def test_a_folder_that_is_no_study_or_is_played_already_is_left_alone(recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    play(recipe, out, limit=1)
+    lock = take_lock(out)
+    with pytest.raises(StoreError, match="another process is writing to"):
+        play(recipe, out, resume=True)
+    os.close(lock)
+    kept = (out / "study.json").read_text()
+    (out / "study.json").write_text("[]")
+    with pytest.raises(StoreError, match="is no description of a study"):
+        play(recipe, out, resume=True)
+    (out / "study.json").unlink()
+    with pytest.raises(StoreError, match=r"holds no study\.json, so it is no study"):
+        play(recipe, out, resume=True)
+    (out / "study.json").write_text(kept)
+    play(recipe, out, resume=True, limit=1)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--k", "0"], "a run of k = 0"),
+        (["--budget", "3"], "a budget of 3 actions"),
+        (["--budget", "1000000000"], "a budget of 1000000000 actions"),
+        (["--cost", "nan"], "a cost of nan"),
+        (["--margin", "-1"], "a margin of -1.0"),
+        (["--seed", "-1"], "a seed of -1"),
+        (["--against", "often"], "nothing can be compared against 'often'"),
+        (["--by", "nobody"], "there is no judge 'nobody'"),
+        (["--json", "--markdown"], "two ways to print"),
+        (["--report", "{out}"], "which the study itself makes"),
+        (["--report", "{out}/episodes.jsonl"], "which the study itself makes"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_is_played(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str
+) -> None:
+    out = tmp_path / "out"
+    given = [word.format(out=out) for word in more]
+    assert said in refused(["study", "judged-useless", str(recipe), "-o", str(out), *given], capsys)
+    assert not out.exists()
+
+
+def test_a_reason_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    probe = dict.fromkeys(("layer", "auroc", "balanced_accuracy", "injected", "observations", "refusals"), 1)
+    about = {
+        "development": 4,
+        "probe": probe,
+        "odds": {"cut": 0.0, "balanced_accuracy": 0.5},
+        "random": {"rate": 0.5},
+        "errors": {"\x1b[31mred\nline": 2},
+    }
+    tell(about)
+    told = capsys.readouterr().out.splitlines()
+    assert len(told) == 2
+    assert told[1].startswith("2 episodes ended in an error and count nowhere; the commonest (2): ")
+    assert "\x1b" not in told[1]
 
 
 def test_k_is_tuned_on_development_tasks(recipe: Path, tmp_path: Path) -> None:
@@ -278,11 +369,15 @@ def test_judges_are_not_learnt_from_what_is_no_study_of_this_model(recipe: Path,
     recipe.write_text(f"{text}learn = '{tmp_path / 'nowhere'}'\n")
     with pytest.raises(StoreError, match="holds no development episodes: give the folder of a study"):
         play(recipe, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
     recipe.write_text(text)
     play(recipe, tmp_path / "taught", limit=1)
     recipe.write_text(f"{text.replace('[0, 1, 2]', '[0, 1]')}learn = '{tmp_path / 'taught'}'\n")
     with pytest.raises(UsageError, match=r"may choose among layers \[2\] too: add them to layers in \[capture\]"):
         play(recipe, tmp_path / "other")
+    recipe.write_text(f"{text.replace('groups = 3', 'groups = 4')}learn = '{tmp_path / 'taught'}'\n")
+    with pytest.raises(UsageError, match="taught on 1 of the study's tasks, such as 'atlas-s0-p1-00003'"):
+        play(recipe, tmp_path / "overlap")
     header = json.loads((tmp_path / "taught" / "development" / "run.json").read_text())
     header["model"]["model"] = "another"
     (tmp_path / "taught" / "development" / "run.json").write_text(json.dumps(header))
@@ -325,6 +420,10 @@ def test_another_study_is_not_continued(recipe: Path, tmp_path: Path) -> None:
         (str(REGIMES), "'persistent'", "give several regimes in [environment]"),
         (str(CONDITIONS), "['none', 'often']", "the condition 'often' in [study] is unknown: choose from none, permit"),
         (str(CONDITIONS), "[]", "conditions is an empty list"),
+        ("groups = 3", "groups = 3\nrepeats = 2", "drop repeats in [tasks]"),
+        ("layers = [0, 1, 2]", "layers = [0]", "keep a layer above 0 in [capture]"),
+        ("layers = [0, 1, 2]", "layers = [-3]", "keep a layer above 0 in [capture]"),
+        ("development = 4", "development = 1", "development in [study] is 1, but a whole number at least 2"),
         ("max_rounds = 6", "max_rounds = 4", "max_rounds in [agent] is 4: give a study at least 5"),
         (f"failures = {REGIMES}", "flakiness = 0.0", "with learn in [study] the folder of a study"),
         ("'combo'", "'switch'", "set backup = true in [environment]"),

@@ -133,7 +133,7 @@ def test_a_resume_with_other_settings_is_refused(tmp_path: Path, options: dict[s
 def test_a_second_writer_is_refused_until_the_first_has_finished(tmp_path: Path) -> None:
     with writer(tmp_path / "run") as one:
         one.add(recording(0))
-        with pytest.raises(StoreError, match="another extract is writing to"):
+        with pytest.raises(StoreError, match="another process is writing to"):
             writer(tmp_path / "run", resume=True)
         one.add(recording(1))
     with writer(tmp_path / "run", resume=True) as two:

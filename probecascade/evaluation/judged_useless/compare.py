@@ -40,6 +40,12 @@ class Comparison:
     noninferior: bool | None = None
 
 
+def check_margin(margin: float | None) -> None:
+    """UsageError for a margin that is not above 0."""
+    if margin is not None and not 0 < margin < float("inf"):
+        raise UsageError(f"a margin of {margin} was given: give how much worse is still acceptable, such as 0.05.")
+
+
 def paired_difference(
     condition: Sequence[StudyEpisode],
     against: Sequence[StudyEpisode],
@@ -56,8 +62,7 @@ def paired_difference(
     -margin, at 95 % thus a one-sided test at 2.5 %. Not said where every resample agrees.
     UsageError for a margin that is not above 0.
     """
-    if margin is not None and not 0 < margin < float("inf"):
-        raise UsageError(f"a margin of {margin} was given: give how much worse is still acceptable, such as 0.05.")
+    check_margin(margin)
     columns = _both(condition, against, measure)
     width = columns.shape[1] // 2
 

@@ -33,6 +33,8 @@ FIRST = 3
 LEAST_BUDGET = FIRST + 2
 """Actions that leave Delta a decision."""
 
+MOST_BUDGET = 10_000
+
 Wording = Literal["published", "as_worded"]
 
 
@@ -71,6 +73,12 @@ class Contrast:
     strata: tuple[Stratum, ...]
 
 
+def check_budget(budget: int) -> None:
+    """UsageError for a budget that leaves Delta no decision, or that no agent has."""
+    if not LEAST_BUDGET <= budget <= MOST_BUDGET:
+        raise UsageError(f"a budget of {budget} actions was given: give {LEAST_BUDGET} to {MOST_BUDGET}.")
+
+
 def decision_points(
     episodes: Iterable[StudyEpisode],
     questions: Sequence[str],
@@ -83,8 +91,7 @@ def decision_points(
     verdicts. The last action of a budget, t = budget - 1, is left out: there an agent answers because nothing else
     is left. UsageError for a budget below 5, which leaves Delta no decision.
     """
-    if budget < LEAST_BUDGET:
-        raise UsageError(f"a budget of {budget} actions was given: give at least {LEAST_BUDGET}.")
+    check_budget(budget)
     codes = {name: place for place, name in enumerate(questions)}
     rows: list[tuple[int, int, int, int, bool]] = []
     for episode in episodes:

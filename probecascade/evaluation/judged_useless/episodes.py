@@ -15,6 +15,9 @@ from probecascade.environments.failures import Regime
 from probecascade.errors import DataError, UsageError
 from probecascade.policies.judged import BELIEFS
 
+OWN = "own"
+"""The name under which an episode's own verdicts stand beside those of its further judges."""
+
 USELESS = "USELESS"
 USEFUL = "USEFUL"
 FINISH = "finish"
@@ -41,8 +44,9 @@ class StudyEpisode:
     known of the later ones. `actions` has one lower-case name per step, `finish` included, which can only be the last.
     `injected[i]` tells whether the i-th observation was a failure put in place of the result, None where there was no
     result to replace; `injected` is None where that was not recorded. `judges` holds the verdicts of further judges on
-    the same observations, by name. `beliefs` holds, for `continuing` and for `answering` at once, the probability of
-    success that the model stated after each of them, None where it stated none.
+    the same observations, by name; `judge` is the name of the one whose verdicts `verdicts` are, where it is known.
+    `beliefs` holds, for `continuing` and for `answering` at once, the probability of success that the model stated
+    after each of them, None where it stated none.
 
     Raises DataError where the parts do not fit together.
     """
@@ -58,6 +62,7 @@ class StudyEpisode:
     split: str = ""
     judges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     beliefs: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    judge: str = ""
 
     def __post_init__(self) -> None:
         if FINISH in self.actions[:-1]:
@@ -68,6 +73,9 @@ class StudyEpisode:
             raise DataError(f"{len(self.verdicts)} verdicts on at most {room} observations")
         if self.injected is not None and len(self.injected) > room:
             raise DataError(f"{len(self.injected)} marks of injected failures on at most {room} observations")
+        if OWN in self.judges or (self.judge and self.judge in self.judges):
+            name = OWN if OWN in self.judges else self.judge
+            raise DataError(f"a further judge is named {name!r}, as the first one is")
         for name, verdicts in self.judges.items():
             if len(verdicts) != len(self.verdicts):
                 raise DataError(f"{len(verdicts)} verdicts of the judge {name!r} beside {len(self.verdicts)} others")
@@ -143,10 +151,10 @@ def read_study(path: Path) -> StudyFile:
     """Read episodes from JSON Lines or a JSON array, gzipped or not.
 
     Keys: `question_id`, `regime`, `verdicts`, `actions`, `success` and, where there are any, `condition`, `model`,
-    `split`, `injected`, `judges` (names with verdicts) and `beliefs` (names with numbers or null), as `StudyEpisode`
-    describes them. The layout of the public release of arXiv 2610.06191 (`data/README.md` in its repository) is the
-    same with `judgments` for `verdicts`; its null, no verdict asked for, is read as an empty one. Where a record has
-    both keys, `verdicts` counts.
+    `split`, `injected`, `judge`, `judges` (names with verdicts) and `beliefs` (names with numbers or null), as
+    `StudyEpisode` describes them. The layout of the public release of arXiv 2610.06191 (`data/README.md` in its
+    repository) is the same with `judgments` for `verdicts`; its null, no verdict asked for, is read as an empty one.
+    Where a record has both keys, `verdicts` counts.
 
     A record that cannot be used, and the second of two for the same model, condition, split, question and regime, is
     left out and becomes a fault with its line. An unknown regime is kept and counted. Raises UsageError for a file
@@ -178,21 +186,28 @@ def read_study(path: Path) -> StudyFile:
 
 
 def judged_by(file: StudyFile, judge: str) -> StudyFile:
-    """The same episodes with the verdicts of one judge in the place of their own, which are left out.
+    """The same episodes, all with the verdicts of one judge, whether it drives their rule or is among the further ones.
 
-    Episodes that do not name it among their further judges keep their own: it is the one that drives their rule.
-    UsageError for a judge that no episode names.
+    UsageError where an episode has none of that judge.
     """
-    if not any(judge in episode.judges for episode in file.episodes):
-        known = dict.fromkeys(name for episode in file.episodes for name in episode.judges)
-        raise UsageError(f"no episode has verdicts of a judge {judge!r}: choose from {', '.join(known) or 'none'}.")
-    changed = [
-        replace(
-            episode,
-            verdicts=episode.judges.get(judge, episode.verdicts),
-            judges={name: said for name, said in episode.judges.items() if name != judge},
+    without = [each for each in file.episodes if judge not in (each.judge, *each.judges)]
+    if without:
+        known = dict.fromkeys(name for each in file.episodes for name in (each.judge, *each.judges) if name)
+        first = f"question {without[0].question_id!r}, condition {without[0].condition!r}"
+        raise UsageError(
+            f"{len(without)} of {len(file.episodes)} episodes have no verdicts of a judge {judge!r} ({first}); the "
+            f"file names {', '.join(known) or 'no judge'}: choose one that all have."
         )
-        for episode in file.episodes
+    changed = [
+        each
+        if each.judge == judge
+        else replace(
+            each,
+            judge=judge,
+            verdicts=each.judges[judge],
+            judges={name: said for name, said in each.judges.items() if name != judge},
+        )
+        for each in file.episodes
     ]
     return replace(file, episodes=tuple(changed))
 
@@ -217,6 +232,7 @@ def _episode(value: Any) -> StudyEpisode:
         split=_label(value, "split"),
         judges=_judges(value.get("judges")),
         beliefs=_beliefs(value.get("beliefs")),
+        judge=_label(value, "judge"),
     )
 
 

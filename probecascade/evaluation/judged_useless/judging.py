@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 
 from probecascade.errors import DataError
-from probecascade.evaluation.judged_useless.episodes import USEFUL, USELESS, StudyEpisode
+from probecascade.evaluation.judged_useless.episodes import OWN, USEFUL, USELESS, StudyEpisode
 from probecascade.evaluation.judged_useless.estimates import (
     STUDY,
     Array,
@@ -20,9 +20,6 @@ from probecascade.evaluation.judged_useless.estimates import (
     summed,
 )
 from probecascade.intervals import Resampling
-
-OWN = "own"
-"""The name under which an episode's own verdicts stand beside those of its further judges."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ def played_record(episode: Episode, regime: str, condition: str, judge: str, mod
         "regime": regime,
         "condition": condition,
         "model": model,
+        "judge": judge,
         "verdicts": [_said(word) for word in log.verdicts],
         "actions": [step.action or "invalid" for step in episode.steps],
         "success": episode.outcome == "success",

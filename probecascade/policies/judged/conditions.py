@@ -107,6 +107,8 @@ class _Watch:
             self._runs = dict.fromkeys(self._runs, 0)
             self._latest = dict.fromkeys(self._latest, "NONE")
             return Decision(notes={"judged": {}})
+        # those who judge at the next action have said nothing of this observation yet
+        self._latest |= {judge.name: "NONE" for judge in self._policy.judges if judge.at == "action"}
         notes: dict[str, Any] = {"judged": (yield from self._verdicts("observation", moment))}
         if self._policy.beliefs:
             said = {}

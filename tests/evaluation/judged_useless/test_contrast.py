@@ -273,7 +273,7 @@ def test_hazard_by_hand() -> None:
 
 
 def test_a_budget_too_small_for_delta_is_refused() -> None:
-    with pytest.raises(UsageError, match="a budget of 4 actions was given: give at least 5"):
+    with pytest.raises(UsageError, match="a budget of 4 actions was given: give 5 to 10000"):
         delta([episode("uuu")], budget=4)
 
 

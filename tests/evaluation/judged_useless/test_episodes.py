@@ -61,14 +61,16 @@ def test_an_episode_is_read(tmp_path: Path) -> None:
 
 
 def test_all_conditions_by_one_judge(tmp_path: Path) -> None:
-    driven = GOOD | {"condition": "probe", "judges": {"words": ["USELESS", "USEFUL", ""], "x": ["", "", ""]}}
-    own = GOOD | {"condition": "words", "judges": {"x": ["", "", ""]}}
+    driven = GOOD | {"condition": "enforced", "judges": {"words": ["USELESS", "USEFUL", ""], "x": ["", "", ""]}}
+    own = GOOD | {"condition": "words", "judge": "words", "judges": {"x": ["", "", ""]}}
     one, other = judged_by(read_study(_file(tmp_path, driven, own)), "words").episodes
     assert one.verdicts == ("USELESS", "USEFUL", "")
-    assert set(one.judges) == {"x"}
+    assert (one.judge, set(one.judges)) == ("words", {"x"})
     assert other.verdicts == ("USELESS", "USEFUL", "")
-    with pytest.raises(UsageError, match="no episode has verdicts of a judge 'lexical': choose from words, x"):
-        judged_by(read_study(_file(tmp_path, driven)), "lexical")
+    without = GOOD | {"condition": "none", "judges": {"x": ["", "", ""]}}
+    said = "1 of 2 episodes have no verdicts of a judge 'words' .question 'a', condition 'none'.; the file names wo"
+    with pytest.raises(UsageError, match=said):
+        judged_by(read_study(_file(tmp_path, driven, without)), "words")
 
 
 def test_what_is_not_known_of_an_observation_is_null(tmp_path: Path) -> None:
@@ -137,6 +139,8 @@ def test_numbers_are_names_of_questions_too(tmp_path: Path) -> None:
             "1 beliefs in 'answering' beside 3 verdicts, not one each in 'continuing' and 'answering'",
         ),
         ({"judges": ["USEFUL"]}, "judges is ['USEFUL'], not an object of names with verdicts"),
+        ({"judges": {"own": ["USEFUL"] * 3}}, "a further judge is named 'own', as the first one is"),
+        ({"judge": "a", "judges": {"a": ["USEFUL"] * 3}}, "a further judge is named 'a', as the first one is"),
         ({"judges": {"words": ["USEFUL"]}}, "1 verdicts of the judge 'words' beside 3 others"),
     ],
 )
