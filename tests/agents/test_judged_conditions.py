@@ -241,6 +241,15 @@ def test_the_model_decides_on_a_scratch_copy_and_is_taken_at_its_word(said: str,
     assert played.episode.attributes["notes"]["observation:2"]["decided"] == said.strip()
 
 
+def test_the_model_is_told_of_no_verdict_on_what_the_next_thought_has_yet_to_judge() -> None:
+    complains = [f" The page is irrelevant.\nAction: Search[{TASK.paragraphs[0].title}]"] * 20
+    asked = DECIDE.format(verdict="NONE", run=1, count=2)  # its complaint was about the observation before
+    policy = condition("decide", ThoughtReader())
+    played = go(policy, turns=complains, answers={f"\n\n{asked}\nAnswer:": " DECISION: ANSWER_NOW"})
+    assert searches(played) == 2
+    assert evidence_log(played.episode, "thought").verdicts[0] == "USELESS"
+
+
 # Two sources -----------------------------------------------------------------------------------------------------
 
 
