@@ -116,9 +116,14 @@ def study(
         from probecascade.cli.study_run import run_study
 
         check_named(recipe, against, by)
+        if resume and not output.exists():
+            typer.echo(f"probecascade: there is no {output} yet, so a new study begins.", err=True)
         try:
             learnt = run_study(recipe, output, resume=resume, limit=limit, device=device)
         except KeyboardInterrupt:
+            if not output.exists():
+                typer.echo("probecascade: stopped before anything was played.", err=True)
+                return INTERRUPTED
             again = shlex.join(["probecascade", "study", name, str(recipe), "-o", str(output), "--resume"])
             typer.echo(f"probecascade: stopped; what was played is in {output}. To go on:\n  {again}", err=True)
             return INTERRUPTED
@@ -128,6 +133,7 @@ def study(
     from probecascade.cli.tables import print_json
     from probecascade.evaluation import Resampling
     from probecascade.evaluation.judged_useless import STUDY, judged_by, read_study, summarise
+    from probecascade.report import study_answer
 
     budget = budget if budget is not None else rounds_of(path)
     resampling = Resampling(STUDY.confidence, STUDY.resamples, seed)
@@ -155,7 +161,7 @@ def study(
         from probecascade.cli.study_run import tell
 
         tell(learnt)
-    typer.echo(text(file, summaries, compared, k, cost))
+    typer.echo(text(file, summaries, compared, study_answer(record(path, file, summaries, compared)), k, cost))
     if page is not None:
         typer.echo(f"written to {page}: open it in a browser", err=True)
     return None

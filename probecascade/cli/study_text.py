@@ -26,13 +26,16 @@ def text(
     file: StudyFile,
     summaries: Mapping[Group, Summary],
     compared: Mapping[tuple[str, str], tuple[Comparison, ...]],
+    answer: Sequence[str],
     k: int,
     cost: float,
 ) -> str:
-    """The whole page: what was read, the measures by group, what is undefined, comparisons, and published figures."""
+    """The whole page: what was read, the answer in words, the measures by group, what is undefined, comparisons, and
+    published figures."""
     named = {name_of(group): summary for group, summary in summaries.items()}
     blocks = [
         _read(file, named),
+        "\n".join(wrapped(in_line(sentence), "  ") for sentence in answer),
         "Does stopping follow the verdicts?\n" + _stopping(named, k),
         "h(run): share of answers after a run of so many useless verdicts (failing regimes; n: decisions)\n"
         + _hazard(named),
@@ -172,20 +175,22 @@ def _judges(named: Mapping[str, Summary]) -> str:
 
 
 def _agreement(named: Mapping[str, Summary]) -> Iterator[str]:
+    """Of the first condition alone: in the others the judges are the same, and the episodes nearly so."""
+    name, first = next(iter(named.items()))
     rows = [
         [
-            name,
             in_line(pair.first),
             in_line(pair.second),
             "–" if pair.kappa is None else f"{pair.kappa:+.3f}",
             "–" if pair.agreed is None else f"{pair.agreed:.3f}",
             str(pair.n),
         ]
-        for name, each in named.items()
-        for pair in each.agreement
+        for pair in first.agreement
+        if pair.n
     ]
     if rows:
-        yield "agreement of judges\n" + folded(["condition", "judge", "and", "kappa", "same verdict", "n"], rows)
+        more = "; --json has those of the other conditions" if len(named) > 1 else ""
+        yield f"agreement of judges ({name}{more})\n{folded(['judge', 'and', 'kappa', 'same verdict', 'n'], rows)}"
 
 
 def _beliefs(named: Mapping[str, Summary]) -> Iterator[str]:
@@ -210,6 +215,7 @@ def _steps(named: Mapping[str, Summary]) -> str:
 
 
 def _compared(place: tuple[str, str], table: Sequence[Comparison]) -> str:
+    judged = any(each.margin is not None for each in table)
     rows = [
         [
             each.condition,
@@ -217,14 +223,14 @@ def _compared(place: tuple[str, str], table: Sequence[Comparison]) -> str:
             number(each.difference, sign="+"),
             "–" if each.p_value is None else f"{each.p_value:.4f}",
             "–" if each.p_holm is None else f"{each.p_holm:.4f}",
-            _inferior(each),
+            *([_inferior(each)] if judged else []),
         ]
         for each in table
     ]
     of = in_line(" ".join(part for part in place if part))
     title = f"difference from {in_line(table[0].against)}{f' ({of})' if of else ''}, paired by question"
     note = f"p, Holm: corrected for the {sum(each.p_value is not None for each in table)} comparisons of this table"
-    titles = ["condition", "measure", "difference", "p", "p, Holm", "non-inferior"]
+    titles = ["condition", "measure", "difference", "p", "p, Holm", *(["non-inferior"] if judged else [])]
     return "\n".join([wrapped(title), folded(titles, rows), note])
 
 
@@ -278,11 +284,6 @@ def _notes(named: Mapping[str, Summary]) -> Iterator[str]:
                 lines.append(wrapped(f"  {name}, {title}: {what}{found.note}", "    "))
             if found.skipped:
                 lines.append(wrapped(f"  {name}, {title}: undefined in {found.skipped} resamples, left out", "    "))
-        lines.extend(
-            wrapped(f"  {name}, kappa of {pair.first} and {pair.second}: undefined, {pair.note} (n={pair.n})", "    ")
-            for pair in each.agreement
-            if pair.note
-        )
     if lines:
         yield "\n".join(["notes", *lines])
 

@@ -9,7 +9,7 @@ from probecascade.report.figures import (
     score_histograms,
 )
 from probecascade.report.held_out import Judged
-from probecascade.report.judged_useless import StudyMaterial
+from probecascade.report.judged_useless import StudyMaterial, study_answer
 from probecascade.report.page import BrowserWords, Chapter, Page, Table
 from probecascade.report.pictures import Picture, check_exports, export, new_figure
 from probecascade.report.shares import GateShares, shares_by_gate
@@ -33,5 +33,6 @@ __all__ = [
     "saved_against_kept",
     "score_histograms",
     "shares_by_gate",
+    "study_answer",
     "transfer_picture",
 ]

@@ -51,9 +51,7 @@ class StudyMaterial:
     @cached_property
     def groups(self) -> Groups:
         """The measures by the parts of model, split and condition that differ between the groups."""
-        rows = self.record["groups"]
-        keys = [key for key in ("model", "split", "condition") if len({row[key] for row in rows}) > 1] or ["condition"]
-        return {" ".join(row[key] for key in keys if row[key]) or "all episodes": row["details"] for row in rows}
+        return _named(self.record)
 
     def page(self, *, limit: int | None = None) -> Page:
         """The page; `limit`: at most so many episodes in the browser, evenly spaced over the file."""
@@ -71,7 +69,7 @@ class StudyMaterial:
         return Page(
             title="Do agents act on tool results that they judge useless?",
             facts=self._facts(),
-            verdicts=[*follow_sentences(self.groups), *gain_sentences(self.record["comparisons"])],
+            verdicts=study_answer(self.record),
             chapters=self.chapters,
             episodes={
                 "of": len(told),
@@ -183,6 +181,20 @@ class StudyMaterial:
             "Only USELESS prolongs a run: any other verdict, or none, ends it.",
             f"Published figures are from {self.source}: of other models, and not measured here.",
         ]
+
+
+def _named(record: Mapping[str, Any]) -> Groups:
+    rows = record["groups"]
+    keys = [key for key in ("model", "split", "condition") if len({row[key] for row in rows}) > 1] or ["condition"]
+    return {" ".join(row[key] for key in keys if row[key]) or "all episodes": row["details"] for row in rows}
+
+
+def study_answer(record: Mapping[str, Any]) -> list[str]:
+    """What a study says, in sentences: does stopping follow the verdicts, and what does each condition gain?
+
+    record: what `study judged-useless --json` prints.
+    """
+    return [*follow_sentences(_named(record)), *gain_sentences(record["comparisons"])]
 
 
 def follow_sentences(groups: Groups) -> list[str]:

@@ -163,7 +163,9 @@ def test_judges_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     ]
     assert record["details"]["judge"]["judged_useless"]["value"] == 1
     assert cli.main(["study", "judged-useless", "--episodes", path]) == 0
-    assert "own  lexical  +0.000         0.500  2" in capsys.readouterr().out
+    assert ["own", "lexical", "+0.000", "0.500", "2"] in [line.split() for line in capsys.readouterr().out.splitlines()]
+    named = _file(tmp_path, _episode("a", "recover_after_1", "uu", "finish", judges=judges, judge="probe"))
+    assert _measured(capsys, named)["details"]["agreement"][0]["first"] == "probe"
 
 
 @pytest.mark.parametrize(

@@ -227,6 +227,24 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_played(
     assert not out.exists()
 
 
+def test_what_is_said_of_a_folder_that_is_not_there(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: Any, **options: Any) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("probecascade.cli.study_run.run_study", interrupted)
+    out = tmp_path / "out"
+    command = ["study", "judged-useless", str(recipe), "-o", str(out)]
+    assert cli.main(command) == 130
+    assert capsys.readouterr().err == "probecascade: stopped before anything was played.\n"
+    assert cli.main([*command, "--resume"]) == 130
+    assert capsys.readouterr().err.startswith(f"probecascade: there is no {out} yet, so a new study begins.\n")
+    out.mkdir()
+    assert cli.main(command) == 130
+    assert f"what was played is in {out}" in capsys.readouterr().err
+
+
 def test_a_reason_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     probe = dict.fromkeys(("layer", "auroc", "balanced_accuracy", "injected", "observations", "refusals"), 1)
     about = {

@@ -76,7 +76,9 @@ def paired_difference(
     draws = value(resampled_totals(columns, resampling))
     usable = draws[np.isfinite(draws)]
     tails = [int((usable <= 0).sum()), int((usable >= 0).sum())]
-    p_value = min(1.0, 2 * (min(tails) + 1) / (len(usable) + 1))
+    # where every resample agrees on a difference, too few questions differ for any p-value
+    flat = np.ptp(usable) == 0 and difference.value != 0
+    p_value = None if flat else min(1.0, 2 * (min(tails) + 1) / (len(usable) + 1))
     said = None if margin is None or np.ptp(usable) == 0 else difference.low > -margin
     return Comparison(measure.name, *names, difference, p_value, margin=margin, noninferior=said)
 

@@ -106,11 +106,14 @@ def agreement(verdicts: Mapping[str, Sequence[Sequence[str]]]) -> tuple[Agreemen
 def judges_agree(episodes: Sequence[StudyEpisode]) -> tuple[Agreement, ...]:
     """`agreement` between the episodes' own verdicts and those of their further judges.
 
-    Of the episodes that have all judges that any of them has.
+    Of the episodes that have all judges that any of them has. The own verdicts stand under the name of their judge
+    where all episodes tell the same, else under `OWN`.
     """
     names = list(dict.fromkeys(name for episode in episodes for name in episode.judges))
     complete = [episode for episode in episodes if all(name in episode.judges for name in names)]
-    own = {OWN: [episode.verdicts for episode in complete]}
+    drivers = {episode.judge for episode in complete}
+    name = drivers.pop() if len(drivers) == 1 else ""
+    own = {name or OWN: [episode.verdicts for episode in complete]}
     return agreement({**own, **{name: [episode.judges[name] for episode in complete] for name in names}})
 
 

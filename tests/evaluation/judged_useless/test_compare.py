@@ -84,6 +84,19 @@ def test_a_real_difference_is_found_and_none_is_not() -> None:
 
 
 @pytest.mark.slow
+def test_two_questions_that_agree_make_no_p_value() -> None:
+    def all_six(won: str) -> list[StudyEpisode]:
+        names = [(question, regime) for question in "ab" for regime in SIX_REGIMES]
+        return [episode("u", question=q, regime=r, success=r == won) for q, r in names]
+
+    found = paired_difference(all_six("clean"), all_six("none of them"), mean6_measure(), resampling=QUICK)
+    assert found.difference.value == pytest.approx(1 / 6)
+    assert found.p_value is None
+    assert "no width" in found.difference.note
+    same = paired_difference(all_six("clean"), all_six("clean"), mean6_measure(), resampling=QUICK)
+    assert (same.difference.value, same.p_value) == (0.0, 1.0)
+
+
 def test_p_values_are_those_of_no_difference_about_as_often_as_they_say() -> None:
     rates = np.random.default_rng(2).random(80)
     small = 0
