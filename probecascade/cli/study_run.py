@@ -30,6 +30,7 @@ from probecascade.cli.study_recipe import (
     natural_regimes,
     parts,
 )
+from probecascade.cli.tables import wrapped
 from probecascade.cli.tasks import task_set
 from probecascade.episode import Episode, Recording, Task
 from probecascade.errors import StoreError
@@ -201,13 +202,14 @@ def tell(about: Mapping[str, Any]) -> None:
     """Print what was learnt on the development tasks."""
     probe, odds = about["probe"], about["odds"]
     where = f"in {about['learnt_in']}" if "learnt_in" in about else "of their own"
-    typer.echo(
+    said = (
         f"judges, learnt on {about['development']} tasks {where}: probe at layer {probe['layer']}, "
         f"AUROC {probe['auroc']:.3f}, balanced accuracy {probe['balanced_accuracy']:.3f} out of fold "
         f"({probe['injected']} failures among {probe['observations']} results of tools; {probe['refusals']} refusals "
         f"of invalid actions taught it too); the model's own odds, cut at {odds['cut']:+.2f}: "
         f"{odds['balanced_accuracy']:.3f}; random: {about['random']['rate']:.3f} useless"
     )
+    typer.echo(wrapped(said, "  "))
     if "tuned" in about:
         tried = ", ".join(f"{k}: {worth:+.3f}" for k, worth in about["tuned"]["utility"].items())
         typer.echo(f"tuned: k = {about['tuned']['k']}, of mean utilities {tried}")

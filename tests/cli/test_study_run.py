@@ -256,9 +256,9 @@ def test_a_reason_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) 
     }
     tell(about)
     told = capsys.readouterr().out.splitlines()
-    assert len(told) == 2
-    assert told[1].startswith("2 episodes ended in an error and count nowhere; the commonest (2): ")
-    assert "\x1b" not in told[1]
+    assert max(map(len, told)) <= 120
+    assert told[-1].startswith("2 episodes ended in an error and count nowhere; the commonest (2): ")
+    assert "\x1b" not in told[-1]
 
 
 def test_k_is_tuned_on_development_tasks(recipe: Path, tmp_path: Path) -> None:
