@@ -271,17 +271,24 @@ def greedy_recipe(options: argparse.Namespace) -> ExtractRecipe:
     return changed(recipe, "agent", temperature=0.0, top_p=1.0, slots=options.slots)
 
 
-def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+def playing_options(description: str | None, recipe: Path, episodes: int) -> argparse.ArgumentParser:
+    """The command line of a benchmark that plays a recipe, whose first line of documentation describes it."""
+    parser = argparse.ArgumentParser(description=(description or "").split("\n", 1)[0])
     add = parser.add_argument
     add("--json", action="store_true", help="print one JSON object and nothing else on the standard output")
-    add("--recipe", type=Path, default=RECIPE, help="limits, layers and checkpoints (default: extract/quickstart.toml)")
+    add("--recipe", type=Path, default=recipe, help=f"what is played (default: extract/{recipe.name})")
     add("--model", help="model instead of the recipe's: a name, folder, .gguf file or hub id")
     add("--dtype", choices=("float32", "bfloat16", "float16"), help="what the model computes in")
-    add("--episodes", type=positive, default=16, help="episodes that every side plays (default: 16)")
+    add("--episodes", type=positive, default=episodes, help=f"episodes that every side plays (default: {episodes})")
+    add("--slots", type=positive, help="episodes that are live at once")
+    return parser
+
+
+def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = playing_options(__doc__, RECIPE, 16)
+    add = parser.add_argument
     add("--serial-episodes", type=positive, help="play only the first so many one at a time and compare by token")
-    add("--slots", type=positive, help="episodes that are live at once, in the engine and in batched generate")
     add("--repeats", type=positive, default=3, help="runs of the engine with and without states (default: 3)")
     add("--memory-episodes", type=positive, nargs=2, default=(50, 400), metavar=("EARLY", "LATE"))
     add("--only", nargs="+", choices=PARTS, default=PARTS, help="measure these parts only")

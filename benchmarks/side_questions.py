@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from machine import positive
 
-from extract import greedy_recipe, ran_on
+from extract import greedy_recipe, playing_options, ran_on
 from probecascade.cli.session import Session, open_session, play
 from probecascade.episode import Episode, Task
 from probecascade.errors import ProbecascadeError
@@ -122,15 +122,8 @@ def measure(session: Session, sides: Sequence[Side], repeats: int) -> dict[str, 
 
 def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    add = parser.add_argument
-    add("--json", action="store_true", help="print one JSON object and nothing else on the standard output")
-    add("--recipe", type=Path, default=RECIPE, help="what is played (default: extract/judged-useless-atlas.toml)")
-    add("--model", help="model instead of the recipe's: a name, folder, .gguf file or hub id")
-    add("--dtype", choices=("float32", "bfloat16", "float16"), help="what the model computes in")
-    add("--episodes", type=positive, default=24, help="tasks that every side plays once (default: 24)")
-    add("--slots", type=positive, help="episodes that are live at once")
-    add("--repeats", type=positive, default=3, help="runs of every side (default: 3)")
+    parser = playing_options(__doc__, RECIPE, 24)
+    parser.add_argument("--repeats", type=positive, default=3, help="runs of every side (default: 3)")
     return parser.parse_args(arguments)
 
 

@@ -143,16 +143,16 @@ def study(
     groups = file.groups()
     summaries = {group: summarise(each, k, budget, cost, resampling) for group, each in groups.items()}
     compared = comparisons(groups, against, budget, cost, margin, resampling)
+    measured = record(path, file, summaries, compared)
     if page is not None or learnt is not None:
         from probecascade.cli.study_page import write_page
 
-        measured = record(path, file, summaries, compared)
         page = write_page(page, path, measured, list(summaries), k, cost)
     if as_json:
         told: dict[str, Any] = {} if learnt is None else {"learnt": learnt}
         if page is not None:
             told["report"] = str(page)
-        print_json({**record(path, file, summaries, compared), **told})
+        print_json({**measured, **told})
         return None
     if markdown:
         typer.echo(as_markdown(summaries, k, cost))
@@ -161,7 +161,7 @@ def study(
         from probecascade.cli.study_run import tell
 
         tell(learnt)
-    typer.echo(text(file, summaries, compared, study_answer(record(path, file, summaries, compared)), k, cost))
+    typer.echo(text(file, summaries, compared, study_answer(measured), k, cost))
     if page is not None:
         typer.echo(f"written to {page}: open it in a browser", err=True)
     return None
