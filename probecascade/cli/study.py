@@ -201,10 +201,11 @@ def rounds_of(episodes: Path) -> int:
     """
     import json
 
+    from probecascade.cli.study_folder import ABOUT
     from probecascade.evaluation.judged_useless import BUDGET, check_budget
 
     try:
-        rounds = int(json.loads((episodes.parent / "study.json").read_text("utf-8"))["recipe"]["agent"]["max_rounds"])
+        rounds = int(json.loads((episodes.parent / ABOUT).read_text("utf-8"))["recipe"]["agent"]["max_rounds"])
         check_budget(rounds)
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, UsageError):
         return BUDGET

@@ -14,6 +14,8 @@ from probecascade.errors import DataError, StoreError
 from probecascade.store.durable import take_lock
 
 EPISODES, ABOUT, TORN = "episodes.jsonl", "study.json", "episodes.torn"
+DEVELOPMENT = "development"
+"""The folder, in that of a study, of the run on which its judges learn."""
 
 _IDENTITY = ("model", "template", "recipe_identity", "study", "capture", "files", "development", "cascade")
 """What may not change when a study goes on: its judges are learnt once, for all of its episodes."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from probecascade.cli.recipes import ExtractRecipe
 from probecascade.cli.session import Session
+from probecascade.cli.study_folder import DEVELOPMENT
 from probecascade.episode import Episode
 from probecascade.errors import StoreError, UsageError
 from probecascade.policies.judged import (
@@ -27,9 +28,6 @@ from probecascade.policies.judged import (
     useless_rate,
 )
 from probecascade.store import Run
-
-DEVELOPMENT = "development"
-"""The folder, in that of a study, of the run on which its judges learn."""
 
 
 @dataclass(frozen=True)

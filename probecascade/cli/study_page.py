@@ -9,7 +9,6 @@ from typing import Any
 from probecascade.errors import UsageError
 
 PAGE = "report.html"
-_FILES = ("episodes.jsonl", "study.json", "development")
 
 _EPISODES = 2000  # in the page's browser at most
 
@@ -19,12 +18,14 @@ Group = tuple[str, str, str]  # model, split, condition
 def check_page(path: Path, output: Path | None) -> None:
     """UsageError where no figure can be drawn, or the page is to stand where the study `output` or its files will;
     StoreError where something stands at that place already."""
+    from probecascade.cli.study_folder import ABOUT, DEVELOPMENT, EPISODES
     from probecascade.evaluation.sweep_result import check_new
     from probecascade.report import new_figure
 
     new_figure(1, 1)
     check_new(path)
-    if output is not None and path.resolve() in (output.resolve(), *((output / name).resolve() for name in _FILES)):
+    made = () if output is None else (output, *(output / name for name in (EPISODES, ABOUT, DEVELOPMENT)))
+    if path.resolve() in [each.resolve() for each in made]:
         raise UsageError(f"the page was to be {str(path)!r}, which the study itself makes: choose another place.")
 
 

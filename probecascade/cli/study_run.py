@@ -16,8 +16,8 @@ from probecascade.cli.escapes import in_line
 from probecascade.cli.progress import progress
 from probecascade.cli.recipes import ExtractRecipe, plain, read_extract
 from probecascade.cli.session import Session, missing, open_session, play, run_writer
-from probecascade.cli.study_folder import EPISODES, opened, stored, told
-from probecascade.cli.study_learn import DEVELOPMENT, Learnt, learnt_from, taught_elsewhere, untaught
+from probecascade.cli.study_folder import DEVELOPMENT, EPISODES, opened, stored, told
+from probecascade.cli.study_learn import Learnt, learnt_from, taught_elsewhere, untaught
 from probecascade.cli.study_recipe import (
     CASCADE,
     TUNED,
